@@ -1,7 +1,16 @@
-"""``python -m prepserver``: the same as ``prepserver``."""
+"""``python -m prepserver`` and the script ``prepserver``: nothing is imported where Ctrl-C would show a traceback."""
 
 import sys
 
-from prepserver.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Runs the command line; see `prepserver.cli.main`."""
+    try:
+        from prepserver.cli import main as run
+    except KeyboardInterrupt:
+        return 130
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,14 +22,11 @@ import numpy as np
 from prepserver.pipeline.declared import MAX_NAME_CHARS
 from prepserver.pipeline.kinds import Array, Boxes, Bytes, Keypoints, Kind, Label, PerBox, Scalar, Text, Tokens
 from prepserver.pipeline.spec import Codes, Role
+from prepserver.protocol.work import MAX_PLUGINS
 
 ROLES: tuple[Role, ...] = get_args(Role)
 _GROUPS: dict[Role, str] = {role: f"prepserver.{role}s" for role in ROLES}
 """Groups of entry points; a module's own list of plug-ins has the same name with an underscore."""
-
-
-MOST = 64
-"""Most plug-ins in one process."""
 
 
 class PluginError(Exception):
@@ -37,21 +34,13 @@ class PluginError(Exception):
 
 
 class Loaded(NamedTuple):
-    """A plug-in.
-
-    Attributes:
-        role: ``op`` or ``source``.
-        name: Its name in specs.
-        code: Digest of its code.
-        origin: Its distribution and file, for the log.
-        value: A function that makes a Dataset or computes an op.
-    """
+    """A plug-in."""
 
     role: Role
-    name: str
-    code: str
-    origin: str
-    value: Any
+    name: str  # its name in specs
+    code: str  # digest of its code
+    origin: str  # its distribution and file, for the log
+    value: Any  # a function that makes a Dataset or computes an op
 
 
 _loaded: dict[tuple[Role, str], Loaded] = {}
@@ -83,8 +72,8 @@ def load(names: Sequence[str]) -> list[Loaded]:
         if there is None:
             code, origin = digests.get(module.__name__) or digests.setdefault(module.__name__, _code_of(module))
             _loaded[role, name] = Loaded(role, name, code, origin, value)
-    if len(_loaded) > MOST:
-        raise PluginError(f"{len(_loaded)} plug-ins are more than {MOST}: name single ones, as module:object")
+    if len(_loaded) > MAX_PLUGINS:
+        raise PluginError(f"{len(_loaded)} plug-ins are more than {MAX_PLUGINS}: name single ones, as module:object")
     return loaded()
 
 

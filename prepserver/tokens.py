@@ -9,7 +9,6 @@ and goes with the last one who uses it: it may take hundreds of megabytes, of a 
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +20,12 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.opfile import BadFile, contents
 from prepserver.pipeline.ops.tokenize import Tokenize
 
 Tokens = npt.NDArray[np.int64]
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """Texts to the numbers of their tokens, without what `Tokenize.begin` and `Tokenize.end` add."""
-
-MOST_BYTES = 256 << 20
 
 _RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 _JSON = re.compile(rb'\s*\{\s*"')
@@ -46,21 +44,12 @@ _PATTERNS = {"gpt2": _R50K, "r50k_base": _R50K, "p50k_base": _R50K, "cl100k_base
 """How tiktoken's encodings cut a text before they look for ranks: no file of ranks says so."""
 
 
-class BadTokenizer(Exception):
-    """A file is no tokenizer that can be used here; the text says what to do."""
-
-
 class BadText(Exception):
     """A tokenizer cannot make tokens of one text."""
 
 
 class Tokenizer:
-    """A tokenizer, with the settings of a `Tokenize`.
-
-    Args:
-        op: The settings.
-        encode: The file's tokenizer.
-    """
+    """The tokenizer of a file, `encode`, with the settings of a `Tokenize`."""
 
     def __init__(self, op: Tokenize, encode: Encode) -> None:
         self._encode = encode
@@ -98,7 +87,7 @@ def tokenizer(op: Tokenize) -> Tokenizer:
     """Return the tokenizer of an op's file, loaded once while it is in use.
 
     Raises:
-        BadTokenizer: There is no package, or the file is no tokenizer, or another one than the op's digest says.
+        BadFile: There is no package, or the file is no tokenizer, or another one than the op's digest says.
     """
     found = _in_use.get(op)
     if found is None:
@@ -107,17 +96,7 @@ def tokenizer(op: Tokenize) -> Tokenizer:
 
 
 def _loaded(op: Tokenize) -> Tokenizer:
-    try:
-        with open(op.path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise BadTokenizer(
-            f"cannot read the tokenizer {op.path}: {error.strerror}; restore it, or attach again"
-        ) from error
-    if len(data) > MOST_BYTES:
-        raise BadTokenizer(f"the tokenizer {op.path} has more than {MOST_BYTES} bytes, the limit for files of ops")
-    if op.code not in ("", hashlib.sha256(data).hexdigest()):
-        raise BadTokenizer(f"the tokenizer {op.path} has changed since the job attached: restore it, or attach again")
+    (data,) = contents(op, "tokenizer")
     if op.path.endswith(".json") or _JSON.match(data):
         load = _hugging_face
     elif _RANK.match(data):
@@ -127,12 +106,12 @@ def _loaded(op: Tokenize) -> Tokenizer:
     else:
         load = _vocabulary
     try:
-        with _no_panic(BadTokenizer, f"{op.path} is no tokenizer that its package can use"):
+        with _no_panic(BadFile, f"{op.path} is no tokenizer that its package can use"):
             return Tokenizer(op, load(op, data))
     except ImportError as error:
         name = load.__name__.strip("_")
         reason = f"Tokenize needs {_PACKAGES[name]} where rows are made: pip install 'prepserver[text]' ({error})"
-        raise BadTokenizer(reason) from error
+        raise BadFile(reason) from error
 
 
 @contextmanager
@@ -155,9 +134,9 @@ def _hugging_face(op: Tokenize, data: bytes) -> Encode:
     try:
         found = tokenizers.Tokenizer.from_buffer(data)
     except Exception as error:  # of no narrower class
-        raise BadTokenizer(f"{op.path} is no tokenizer of Hugging Face's tokenizers: {error}") from error
+        raise BadFile(f"{op.path} is no tokenizer of Hugging Face's tokenizers: {error}") from error
     if dropout := getattr(found.model, "dropout", None):
-        raise BadTokenizer(
+        raise BadFile(
             f"{op.path} has dropout={dropout}, by which a text has other tokens each time: set model.dropout to null"
         )
     found.no_padding()
@@ -181,7 +160,7 @@ def _tiktoken(op: Tokenize, data: bytes) -> Encode:
     name = Path(op.path).stem
     pattern = _PATTERNS.get(op.pattern or name, op.pattern)
     if pattern is None:
-        raise BadTokenizer(
+        raise BadFile(
             f"{op.path} has ranks of tiktoken, which do not say how a text is cut: name it as its encoding "
             f"({', '.join(_PATTERNS)}), or give pattern= one of these names or a regular expression"
         )
@@ -189,7 +168,7 @@ def _tiktoken(op: Tokenize, data: bytes) -> Encode:
         ranks = {base64.b64decode(word): int(rank) for word, rank in map(bytes.split, data.splitlines())}
         made = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     except Exception as error:  # the package's own has no class
-        raise BadTokenizer(f"{op.path} has no ranks of tiktoken, or pattern= is no expression: {error}") from error
+        raise BadFile(f"{op.path} has no ranks of tiktoken, or pattern= is no expression: {error}") from error
     return lambda texts: [made.encode_ordinary(text) for text in texts]
 
 
@@ -199,7 +178,7 @@ def _sentencepiece(op: Tokenize, data: bytes) -> Encode:
     try:
         made: Any = sentencepiece.SentencePieceProcessor(model_proto=data)
     except RuntimeError as error:
-        raise BadTokenizer(f"{op.path} is no model of sentencepiece, and no text: {error}") from error
+        raise BadFile(f"{op.path} is no model of sentencepiece, and no text: {error}") from error
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         found: list[list[int]] = made.encode(list(texts), out_type=int, num_threads=1)
@@ -212,16 +191,16 @@ def _vocabulary(op: Tokenize, data: bytes) -> Encode:
     try:
         words = [line.removesuffix("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
-        raise BadTokenizer(
+        raise BadFile(
             f"{op.path} is neither a tokenizer.json, nor ranks of tiktoken, nor a model of sentencepiece; and as a "
             f"vocabulary, a word a line, it is no UTF-8: {error}"
         ) from error
     numbers: dict[str, int] = {}
     for number, word in enumerate(words):
         if word and numbers.setdefault(word, number) != number:
-            raise BadTokenizer(f"{op.path} has the word {word!r} in lines {numbers[word] + 1} and {number + 1}")
+            raise BadFile(f"{op.path} has the word {word!r} in lines {numbers[word] + 1} and {number + 1}")
     if op.unknown is not None and op.unknown not in numbers:
-        raise BadTokenizer(f"{op.path} lacks the word unknown={op.unknown!r}, which is to stand for all others")
+        raise BadFile(f"{op.path} lacks the word unknown={op.unknown!r}, which is to stand for all others")
     other = numbers.get(op.unknown or "")
 
     def encode(texts: Sequence[str]) -> list[list[int]]:

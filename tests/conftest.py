@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,9 +12,11 @@ from typing import Any
 import hypothesis
 import pytest
 
+from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import ClientProcess
-from tests.support.complete import JPEGTRAN, missing
+from tests.support.complete import missing
 from tests.support.server import ALIVE, Server
+from tests.support.tiny_images import photo_tree
 
 _NOT_OURS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -36,9 +39,12 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What needs jpegtran is skipped without it, or fails in CI."""
-    if item.get_closest_marker("needs_jpegtran") is not None and JPEGTRAN is None:
-        missing("jpegtran is not installed (libjpeg-turbo-progs)")
+    """What needs the compiled kernels is skipped without them, or fails in CI."""
+    if item.get_closest_marker("needs_kernels") is not None:
+        from prepserver.transform import native  # which imports torch
+
+        if native.kernels() is None:
+            missing(native.path().reason)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,34 +72,23 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., Server]]:
     """Starts daemons for one test; at its end they are stopped and nothing of them may be left."""
-    made: list[Server] = []
-
-    def make(**arguments: Any) -> Server:
-        made.append(Server(**arguments))
-        return made[-1].start()
-
-    yield make
-    _end(made)
+    with contextlib.ExitStack() as stack:
+        yield lambda **arguments: stack.enter_context(Server(**arguments))
 
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[Server]:
     """One daemon with two workers for the tests of a module."""
-    server = Server(workers=2)
-    try:
-        server.start()
-        server.baseline = server.settled()
+    with Server(workers=2) as server:
         yield server
-    finally:
-        _end([server])
 
 
 @pytest.fixture
 def server(shared_server: Server) -> Iterator[Server]:
     """The module's daemon; after each test its descriptors, ring memory and processes are what they were at first."""
-    # One baseline for all: one taken here could hold what a worker has yet to drop of the test before.
+    # One baseline for all: one taken later could hold what a worker has yet to drop of the test before.
+    shared_server.baseline = shared_server.baseline or shared_server.settled()
     yield shared_server
-    assert shared_server.baseline is not None
     shared_server.assert_back_at(shared_server.baseline)
 
 
@@ -111,6 +106,12 @@ def client_process() -> Iterator[Callable[..., ClientProcess]]:
         client.end()
 
 
+@pytest.fixture(scope="module")
+def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """So many small images as the module's `COUNT` says."""
+    return photo_tree(tmp_path_factory.mktemp("tree"), request.module.COUNT)
+
+
 @pytest.fixture(scope="session")
 def photos() -> Path:
     """A folder of class folders of real photos."""
@@ -119,16 +120,3 @@ def photos() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real photos: set PREPSERVER_TEST_PHOTOS to a folder of class folders ({folder} is none)")
     return folder
-
-
-def _end(servers: list[Server]) -> None:
-    errors: list[Exception] = []
-    for server in servers:
-        try:
-            server.stop()
-        except Exception as e:  # noqa: BLE001 - the others are to be stopped, too
-            errors.append(e)
-        finally:
-            server.discard()
-    if errors:
-        raise errors[0]

@@ -11,8 +11,8 @@ No machine without a GPU can answer these questions; they are asked in this orde
 6. is NVML there (run this inside the daemon's unit to know about the unit);
 7. a MIG slice: the rate of 1 again, with the slice's name;
 8. the device stage: images/s and host time per batch, plain and finished;
-9. ops on batches: MixUp or CutMix with the normalization, as one kernel and op by op, as a share of a training step of
-   ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
+9. ops on batches: RandAugment, and MixUp or CutMix as one kernel and op by op, with the normalization, as a share of a
+   training step of ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
 
 A check that fails says why, and the others go on. Without a CUDA device the case says so and exits with 0. On a machine
 that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it. The module is long because every check is here.
@@ -42,7 +42,7 @@ from bench.harness.resnet import resnet50
 from bench.harness.tables import Sheet
 
 try:
-    from prepclient import CutMix, MixUp, RandomChoice
+    from prepclient import CutMix, MixUp, RandAugment, RandomChoice
     from prepclient.device import DeviceStage
     from prepclient.engine import cuda_device
     from prepclient.finish import Finish, Finisher, drawing_of
@@ -365,15 +365,17 @@ def check_device_ops() -> Facts:
         ("normalized", Finish((MEAN, STD), torch.bfloat16)),
         ("mixed_fused", Finish((MEAN, STD), torch.bfloat16, ops=ops)),
         ("mixed_op_by_op", Finish((MEAN, STD), torch.bfloat16, ops=ops, compile=False)),
+        ("augmented", Finish((MEAN, STD), torch.bfloat16, ops=[RandAugment()])),
     ):
         finisher, drawing = Finisher(finish, look, device), drawing_of(0, [look], finish)
-        drawn: torch.Tensor | None = None
+        drawn: tuple[torch.Tensor, ...] = ()
         if drawing is not None:
             start = time.thread_time()
-            drawn = drawing(0, 1 << 20, {"label": labels, "index": torch.arange(BATCH)}).to(device)
+            known = drawing(0, 1 << 20, {"label": labels, "index": torch.arange(BATCH)})
+            drawn = known.to(device), known
             facts[f"{name}_host_us"] = round((time.thread_time() - start) * 1e6)
         out = finisher.empty(BATCH)
-        facts[f"{name}_ms"] = ms_per_call(lambda f=finisher, o=out, d=drawn: f.fill(o, [rows], d))  # type: ignore[misc]
+        facts[f"{name}_ms"] = ms_per_call(lambda f=finisher, o=out, d=drawn: f.fill(o, [rows], *d))  # type: ignore[misc]
         facts[f"{name}_share_of_step_percent"] = round(100 * facts[f"{name}_ms"] / facts["step_ms"], 2)
     return facts | {"below_3_percent": facts["mixed_fused_share_of_step_percent"] < 3.0}
 

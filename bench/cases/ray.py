@@ -1,8 +1,8 @@
 """What does a core on another machine give, and what does Ray Data make of the same cores?
 
-A Ray cluster on this machine: a head without CPUs, to which the bridge belongs, and two raylets with one CPU each, so
-that every block goes through two object stores and a socket, as between machines. A daemon with one local worker and
-one remote one feeds one client. Both workers run in the same window, so they are compared under the same load:
+A Ray cluster on this machine: a head without CPUs, to which the bridge belongs, and two raylets with one CPU each. Rows
+go through a socket, as between machines. A daemon with one local worker and one remote one feeds one client. Both
+workers run in the same window, so they are compared under the same load:
 
 - *images per CPU second* of the local worker and of the actor, with all its threads, and the actor's part of the local
   worker's. Beside them what the bridge and the raylets spend for a remote image.
@@ -11,8 +11,8 @@ one remote one feeds one client. Both workers run in the same window, so they ar
   `bench.peers` has in Python (simplejpeg, torch's uint8 resize) and ``iter_torch_batches``. Both give uint8 rows of
   224 pixels in batches of 64.
 
-Ray takes processes and ports of its own, on 127.0.0.1 only. It needs the extra ``ray``, and Ray Data needs pandas and
-pyarrow.
+Ray takes processes and ports of its own, on 127.0.0.1 only. It needs the extra ``ray``, and Ray Data needs pandas,
+pyarrow and pydantic.
 """
 
 from __future__ import annotations
@@ -172,4 +172,4 @@ def sheets(result: Figures) -> list[Sheet]:
     return [sheet]
 
 
-CASE = Case("", measure, sheets)
+CASE = Case("Remote workers", measure, sheets)

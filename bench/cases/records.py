@@ -1,10 +1,11 @@
 """How many rows of 1 kB a second from formats that need no decoding, and from the format's own fastest reader?
 
 Shuffled, in batches of 256, with equal numbers of workers; a row is 256 floats and a label (Arrays: of a memory-mapped
-.npy each; TFRecord: 240 floats, for the names of features take bytes, too). The rival of `Arrays` is a torch
-``DataLoader`` over the same memory-mapped arrays; the same with ``__getitems__``, which takes a whole batch by one
-index, is shown beside it, as is the same dataset through `Take`, `Skip` and `Concat`. The rival of `TFRecord` is the
-package ``tfrecord`` with its index, in a ``DataLoader``.
+.npy each; TFRecord: 240 floats, for the names of features take bytes, too; Parquet: row groups of 4096). The rival of
+`Arrays` is a torch ``DataLoader`` over the same memory-mapped arrays; the same with ``__getitems__``, which takes a
+whole batch by one index, is shown beside it, as is the same dataset through `Take`, `Skip` and `Concat`. The rival of
+`TFRecord` is the package ``tfrecord`` with its index, in a ``DataLoader``; it shuffles 1024 neighbours. That of
+`Parquet` is pyarrow in a ``DataLoader`` whose workers take row groups in random order and shuffle within each.
 Contenders take turns in each round, each after a warm-up; three rounds of windows of 3 s.
 
 ``--tar-samples N`` asks instead how large the index of N samples in 100 tars is, and how fast a worker opens it. The
@@ -27,13 +28,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from bench.harness.case import Case, Figures, Run, say
 from bench.harness.proc import cpu_s, machine_busy_s, tree
 from bench.harness.rounds import Target, disturbed, target_sheet, values
 from bench.harness.tables import Sheet, spread
-from prepclient import Arrays, Concat, PrepClient, Skip, Take, Tar, TFRecord
+from prepclient import Arrays, Concat, Parquet, PrepClient, Skip, Take, Tar, TFRecord
 from prepserver.pipeline import kinds
 from prepserver.pipeline.source import SourceSpec
 from prepserver.source import build_index, open_source
@@ -41,7 +42,7 @@ from prepserver.source import build_index, open_source
 _PID = os.getpid()
 _BATCH = 256
 _ROWS = 1 << 18
-_FLOATS = {"Arrays": 256, "TFRecord": 240}
+_FLOATS = {"Arrays": 256, "TFRecord": 240, "Parquet": 256}
 
 Loader = Callable[[Path, int], AbstractContextManager[Iterable[Any]]]
 """Makes batches, from the folder of the data and the number of workers; it is iterated once for each epoch."""
@@ -103,6 +104,42 @@ def _tfrecord(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
     yield DataLoader(dataset, _BATCH, num_workers=workers, persistent_workers=True)
 
 
+class _RowGroups(IterableDataset[Any]):
+    """Batches of a Parquet file, a row group after the other in random order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        import pyarrow.parquet
+
+        file = pyarrow.parquet.ParquetFile(self.path)
+        mine = get_worker_info()
+        assert mine is not None
+        for group in torch.randperm(file.num_row_groups).tolist():
+            if group % mine.num_workers != mine.id:
+                continue
+            table = file.read_row_group(group, use_threads=False)
+            x = table["x"].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+            y = table["label"].to_numpy()
+            for rows in torch.randperm(len(table)).numpy().reshape(-1, _BATCH):
+                yield torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
+
+
+@contextlib.contextmanager
+def _pyarrow(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
+    yield DataLoader(_RowGroups(folder / "a.parquet"), batch_size=None, num_workers=workers, persistent_workers=True)
+
+
+def _write_parquet(folder: Path, rows: np.ndarray[Any, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    x = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+    table = pa.table({"x": x, "label": np.arange(len(rows)) % 1000})
+    pyarrow.parquet.write_table(table, folder / "a.parquet", row_group_size=4096)
+
+
 def _write_arrays(folder: Path, rows: np.ndarray[Any, Any]) -> None:
     np.save(folder / "x.npy", rows)
     np.save(folder / "y.npy", np.arange(len(rows)) % 1000)
@@ -151,6 +188,12 @@ FORMATS: dict[str, Format] = {
         _write_tfrecord,
         lambda folder: TFRecord(folder / "a.tfrecord", {"x": kinds.Array((240,)), "label": kinds.Label()}),
         {"tfrecord": _tfrecord},
+        0.8,
+    ),
+    "Parquet": Format(
+        _write_parquet,
+        lambda folder: Parquet(folder / "a.parquet", columns={"x": kinds.Array((256,)), "label": kinds.Label()}),
+        {"pyarrow": _pyarrow},
         0.8,
     ),
 }

@@ -63,7 +63,7 @@ def measure(run: Run) -> Figures:
         worker(run, many, run.workers, plan.worker_stops, signal.SIGSTOP, 4.0),
     ]
     return {
-        "workers": workers, "clients": client(run, few, plan.client_kills),
+        "worker_kills": workers, "clients": client(run, few, plan.client_kills),
         "daemons": daemon(run, many, 3, plan.daemon_kills),
     }  # fmt: skip
 
@@ -231,7 +231,7 @@ def _kill_and_wait(pid: int) -> None:
 
 def sheets(result: Figures) -> list[Sheet]:
     sheet = Sheet("After a kill -9, ms", ("", "times", "p50", "max", "target", "reached by the worst"))
-    for found in result["workers"]:
+    for found in result["worker_kills"]:
         words = f"worker {found['what']}, {found['workers']} in all: next batch later than usual"
         target = _TARGETS_MS["worker"] if found["what"] == "killed" else None
         _add(sheet, f"{words} ({found['usual_ms']:.0f} ms)", found["late_ms"], target)

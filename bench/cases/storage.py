@@ -97,4 +97,4 @@ def sheets(result: Figures) -> list[Sheet]:
     return [sheet, target_sheet("Object store with 50 ms", rounds, [ratio])]
 
 
-CASE = Case("", measure, sheets, lambda result: disturbed(result["rounds"]))
+CASE = Case("An object store that answers after 50 ms", measure, sheets, lambda result: disturbed(result["rounds"]))

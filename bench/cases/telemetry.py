@@ -29,6 +29,7 @@ _MOST_SHARE, _MOST_STEP_MS = 0.01, 0.05
 
 def measure(run: Run) -> Figures:
     from prepclient.session import Totals
+    from prepserver.config import usable_cores
     from prepserver.pipeline.ops import CenterCrop, RandomHorizontalFlip, Resize
     from prepserver.pipeline.pipeline import Pipeline
     from prepserver.pipeline.sources import SyntheticImages
@@ -41,8 +42,8 @@ def measure(run: Run) -> Figures:
     ops = [Resize(256), CenterCrop(224), RandomHorizontalFlip()]
     pipeline = Pipeline.from_ops(ops, 1, SyntheticImages(1).columns)
     (maker,) = row_makers(pipeline)
-    (column,) = maker.images
-    row = np.zeros(column.format.shape, column.format.dtype)
+    (field,) = maker.fields
+    row = np.zeros(field.shape, field.dtype)
     photos = [path.read_bytes() for path, _ in run.photos.files[:50]]
     stages, wire = Stages(), {1: pipeline.to_wire()}
     report = Filled(1, [], 10**6, 10**8, 0, [], [10**6] * _OPS, time.monotonic_ns())
@@ -58,7 +59,7 @@ def measure(run: Run) -> Figures:
         Totals(1, 2, 3, 4, 5, max(0, 6))
 
     def make(number: int) -> None:
-        make_rows({column.column: photos[number % len(photos)]}, SampleKey(0, 0, number), [(maker, [row])])
+        make_rows({field.column: photos[number % len(photos)]}, SampleKey(0, 0, number), [(maker, [row])])
 
     calls: dict[str, tuple[int, Callable[[int], object]]] = {
         "row": (100, make),
@@ -66,7 +67,7 @@ def measure(run: Run) -> Figures:
         "chunk": (2_000, lambda _: stages.filled(1, _CHUNK_ROWS, wire, report)),
         "thread": (1_000, lambda _: cores.ran_and_waited_s(os.getpid())),
         "history": (3_000, lambda n: history.add(track, Slice(float(n), 1.0, dict.fromkeys(names, 0.1234)), None)),
-        "cores": (200, lambda _: (cores.usable(), cores.busy_s())),
+        "cores": (200, lambda _: (usable_cores(), cores.busy_s())),
         "step": (5_000, lambda _: step()),
     }
     rounds = [[{name: _us(*call) for name, call in calls.items()}] for _ in range(run.rounds(5))]

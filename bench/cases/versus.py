@@ -1,7 +1,8 @@
-"""What does this checkout cost or gain against another commit?
+"""What does this checkout cost or gain against another commit, or a wheel?
 
 ``python -m bench versus --against COMMIT``: the product of the other commit is unpacked and built in a temporary folder
-and runs with this interpreter and its packages; what measures is this checkout's both times. Both sides run the same
+and runs with this interpreter and its packages; what measures is this checkout's both times. ``--against FILE.whl``
+takes the product from a wheel, with the kernels inside, and says what a user of it has. Both sides run the same
 cells of `peers` in turns, so that both meet the same slow minutes, and rounds begin with one side and the other in
 turns. Five rounds of windows of 5 s; every ratio is taken within a round.
 """
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +69,18 @@ def measure(run: Run) -> Figures:
 
 
 def unpack(commit: str, folder: Path) -> Path:
-    """Writes the product of a commit into `folder` and builds its kernels there.
+    """Writes the product of a commit into `folder` and builds its kernels there, or that of a wheel, as it is.
 
     Raises:
         subprocess.CalledProcessError: There is no such commit, or it cannot be built.
     """
     folder.mkdir(parents=True)
+    if commit.endswith(".whl"):
+        with zipfile.ZipFile(commit) as wheel:
+            wheel.extractall(folder)
+        (folder / "client").mkdir()
+        (folder / "prepclient").rename(folder / "client" / "prepclient")  # as in a checkout
+        return folder
     archive = folder.with_suffix(".tar")
     subprocess.run(["git", "-C", str(ROOT), "archive", "-o", str(archive), commit, *_PRODUCT], check=True)
     with tarfile.open(archive) as tar:
@@ -100,7 +108,7 @@ def sheets(result: Figures) -> list[Sheet]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="the other commit (default HEAD)")
+    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="or a wheel (default HEAD)")
     parser.add_argument("--only", type=names_of(_KEYS), metavar="NAME,...", help=f"of {', '.join(_KEYS)}")
     parser.add_argument("--window-s", type=float, help="default 5")
 

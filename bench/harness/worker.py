@@ -52,7 +52,7 @@ class Worker:
         descriptor = create_segment("bench-ring", layout.nbytes)
         ring = Ring(descriptor, layout)
         os.close(descriptor)
-        ring.mapping.populate(write=True)
+        ring.mapping.populate()
         self._target = Target.of(pipeline, ring)
         descriptor = create_page("bench-page")
         self._page = StatsPage(descriptor, writable=True)

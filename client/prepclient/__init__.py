@@ -45,34 +45,11 @@ from prepserver.pipeline.ops import *  # noqa: F403 -- all ops that there are
 from prepserver.pipeline.sources import *  # noqa: F403 -- all sources that there are
 
 __all__ = [
-    "BadSampleError",
-    "BatchTimeout",
-    "CutMix",
-    "DeviceUnavailable",
-    "ForkedClient",
-    "InvalidSpec",
-    "Joining",
-    "MemoryRefused",
-    "MixUp",
-    "NoPermission",
-    "NoServer",
-    "PinningWarning",
-    "PrepClient",
-    "PrepClientError",
-    "ProtocolViolation",
-    "ServerBusy",
-    "ServerGone",
-    "Sharding",
-    "SourceChanged",
-    "SourceUnavailable",
-    "SpecError",
-    "TooFewDescriptors",
-    "UnknownField",
-    "VersionMismatch",
-    "__version__",
-    "from_processor",
-    "from_torchvision",
+    "BadSampleError", "BatchTimeout", "CutMix", "DeviceUnavailable", "ForkedClient", "InvalidSpec", "Joining",
+    "MemoryRefused", "MixUp", "NoPermission", "NoServer", "PinningWarning", "PrepClient", "PrepClientError",
+    "ProtocolViolation", "ServerBusy", "ServerGone", "Sharding", "SourceChanged", "SourceUnavailable", "SpecError",
+    "TooFewDescriptors", "UnknownField", "VersionMismatch", "__version__", "from_processor", "from_torchvision",
     "kinds",
-]
+]  # fmt: skip
 __all__ += _ops.__all__
 __all__ += _sources.__all__

@@ -12,19 +12,17 @@ from typing import Any
 
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
-from prepclient.feed import Feed, Listing, Start
+from prepclient.feed import Feed, Listing, Service, Start
 from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
 from prepclient.inline import InlineFeed
-from prepclient.places import candidates, find_runtime_dir, listens
+from prepclient.places import find_runtime_dir, listens, places
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
 from prepclient.rows import Rows
 from prepclient.served import ServedFeed
-from prepclient.service import Service
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stage import Stage, Step
-from prepclient.stages import Staging
+from prepclient.stages import Stage, Staging, Step
 
 log = logging.getLogger("prepclient")
 
@@ -33,35 +31,19 @@ _RETRY_MOST_S = 0.2  # asking costs one connect
 
 
 class Attachment:
-    """A place on a stream of rows; while attached, also a session, its feed and its stage, replaced at each change.
-
-    Args:
-        spec: The checked request.
-        service: What makes the rows.
-        staging: Makes tensors of the rows.
-
-    Attributes:
-        session: None while not attached.
-        feed: None while not attached.
-        start: Where the next attachment begins.
-        goes_on: Whether the next loop continues at `start`, even in the middle of an epoch.
-        began: ``start`` of `PrepClient.stats`.
-        listing: The listing whose samples `start` counts.
-        allow_changed: Whether to restart the epoch of `start` if the listing has changed.
-    """
+    """A place on a stream of rows; while attached, also a session, its feed and its stage, replaced at each change."""
 
     def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
         self._spec = spec
-        self._service = service
+        self.service = service
         self._staging = staging
-        self.session: Session | None = None
-        self.feed: Feed | None = None
+        self.session: Session | None = None  # None while not attached
+        self.feed: Feed | None = None  # None while not attached
         self._stage: Stage | None = None
-        self.start = Start()
-        self.goes_on = False
-        self.began: int | None = None
-        self.listing: Listing | None = None
-        self.allow_changed = False
+        self.start = Start()  # where the next attachment begins
+        self._goes_on_at = -1  # how many batches were handed out when `goes_on` was set
+        self.began: int | None = None  # ``start`` of `PrepClient.stats`
+        self.listing: Listing | None = None  # the listing whose samples `start` counts
         self._pid = os.getpid()  # process that attached
         self._private: PrivateDaemon | None = None
         self._was_served = False
@@ -73,6 +55,18 @@ class Attachment:
     def totals(self) -> Totals:
         """What the training loop has received in total."""
         return self.session.handed.totals if self.session is not None else self._past
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a loop continues here, even in the middle of an epoch: until it gets a batch, however often it asks.
+
+        Frameworks call `iter` and drop the iterator, to see whether it works.
+        """
+        return self._goes_on_at == self.totals.batches
+
+    @goes_on.setter
+    def goes_on(self, value: bool) -> None:
+        self._goes_on_at = self.totals.batches if value else -1
 
     @property
     def epoch(self) -> int:
@@ -87,11 +81,6 @@ class Attachment:
             return self.start
         epoch_start, position, rounds = session.place
         return Start(session.epoch, position, epoch_start, rounds, session.position)
-
-    @property
-    def plugins(self) -> tuple[str, ...]:
-        """See `Service`."""
-        return self._service.plugins
 
     def check_process(self) -> None:
         """See `forks.check_process`."""
@@ -125,14 +114,14 @@ class Attachment:
         """
         if not isinstance(missing.__cause__, FileNotFoundError | ConnectionError):
             raise missing
-        wait_s, places = self._service.connect_s, candidates(self._service.runtime_dir)
-        searched = " or ".join(map(str, places))
+        wait_s, searched = self.service.connect_s, " or ".join(map(str, places(self.service.runtime_dir)))
         if wait_s > 0:
             log.warning("waiting up to %g s (connect_s) for a prepserver daemon to start in %s", wait_s, searched)
         try:
             self._attach_within(wait_s)
         except NoServer as e:
-            raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from e
+            # From nothing: sixty lines of how each attempt failed would hide these.
+            raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from None
 
     def _come_back(self, gone: PrepClientError) -> None:
         """Waits until the daemon is back, and goes on at the next batch.
@@ -140,15 +129,15 @@ class Attachment:
         Raises:
             ServerGone: None came back within `reconnect_s`.
         """
-        wait_s = self._service.reconnect_s
+        wait_s = self.service.reconnect_s
         if wait_s <= 0:
             raise gone
         log.warning("%s. Waiting up to %g s (reconnect_s) for it to come back", str(gone), wait_s)
         began_s = time.monotonic()
         try:
             self._attach_within(wait_s)
-        except (NoServer, ServerGone) as e:
-            raise ServerGone(f"{gone}; none came back within reconnect_s = {wait_s:g}") from e
+        except (NoServer, ServerGone):
+            raise ServerGone(f"{gone}; none came back within reconnect_s = {wait_s:g}") from None
         log.warning("the daemon is back after %.1f s; going on where it stopped", time.monotonic() - began_s)
 
     def _attach_within(self, wait_s: float) -> None:
@@ -171,28 +160,22 @@ class Attachment:
 
     def _attach(self) -> None:
         check_copies(self._pid)
-        start = replace(self.start, first=self._service.joining.first)
+        start = replace(self.start, first=self.service.joining.first)
         self._pid = os.getpid()
         self.feed = self._make_feed(start)
         parts: list[Any] = [self.feed]
         self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
         try:
-            self._check_listing(start, self.feed.listing)
-            epoch_start = self.feed.epoch_start
-            self._note_start(start, epoch_start, self.feed.listing.samples)
-            session = Session(
-                self.feed.listing.samples, start.epoch, epoch_start, self.feed.position, self._spec.shape,
-                start.rounds, self._past,
-            )  # fmt: skip
-            self.session = session
+            self._check_listing(self.feed.listing)
+            samples, epoch_start = self.feed.listing.samples, self.feed.epoch_start
+            self._note_start(start, epoch_start, samples)
+            self.session = session = Session(
+                samples, start.epoch, epoch_start, self.feed.position, self._spec.shape, start.rounds, self._past
+            )
             self._stage = self._staging.stage(session, self.feed)
             parts.append(self._stage)
             self.feed.attach(session)
-            self._was_served = not self._service.inline
-        except _Changed:
-            self.detach()
-            self.start, self.listing, self.goes_on = Start(start.epoch), None, False
-            self._attach()
+            self._was_served = not self.service.inline
         except ValueError as e:
             self.detach()
             raise InvalidSpec(str(e)) from e
@@ -202,7 +185,7 @@ class Attachment:
 
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
-        service, map_rows = self._service, self._staging.map_rows()
+        service, map_rows = self.service, self._staging.map_rows()
         with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
             if service.inline:
                 return InlineFeed(self._spec, start, progress, map_rows, service.plugins)
@@ -213,10 +196,7 @@ class Attachment:
                 runtime_dir = self._private.runtime_dir
             else:
                 service.refuse_plugins(f"One runs in {runtime_dir}")
-            return ServedFeed(
-                runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
-                joining=service.joining, cache=service.cache, on_scanning=progress, map_rows=map_rows or Rows.map,
-            )  # fmt: skip
+            return ServedFeed(runtime_dir, self._spec, start, service, progress, map_rows or Rows.map)
 
     def _warn_of_ranks(self) -> None:
         """Logs once that a private daemon of one process would wait for the ranks of others."""
@@ -226,7 +206,7 @@ class Attachment:
             log.warning(
                 "workers = %s: the private daemon of this process waits for all %d ranks of the job on this machine. "
                 "If they are other processes, no batch comes: start one daemon for all of them, `prepserver start -d`",
-                self._service.workers, ranks,
+                self.service.workers, ranks,
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:
@@ -237,33 +217,26 @@ class Attachment:
             )
         self.began = began
 
-    def _check_listing(self, start: Start, now: Listing) -> None:
-        """Positions count the samples of one listing and mean nothing in another.
+    def _check_listing(self, now: Listing) -> None:
+        """Checks that `start` means something in a listing: a position counts the samples of one, and only of that.
 
         Raises:
-            SourceChanged: `start` is a position in another one.
+            SourceChanged: It does not.
         """
-        was, place = self.listing, self._spec.source.place
+        was, place, start = self.listing, self._spec.source.place, self.start
         if was is not None and not was.agrees(now):
             numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
             if start.position is not None:
-                if self.allow_changed:
-                    raise _Changed
-                code = (
-                    "a file of an op, or the code of a plug-in,"
-                    if self._spec.pipeline.files
-                    else "the code of a plug-in"
-                )
-                what = code if was.code != now.code else place
+                file = "a file of an op, or " if self._spec.pipeline.files else ""
+                what = f"{file}the code of a plug-in{',' * bool(file)}" if was.code != now.code else place
                 raise SourceChanged(
                     f"{what} has changed since epoch {start.epoch} of this job began, or is another one: it had "
                     f"{numbers}. To resume at the same place, restore the dataset; to use the new one, call "
-                    f"set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) to restart "
-                    f"epoch {start.epoch}"
+                    f"set_epoch({start.epoch + 1}), or begin without load_state_dict and call set_epoch({start.epoch}) "
+                    f"to restart epoch {start.epoch}"
                 )
             log.warning("%s has changed: it had %s; epoch %d reads the new samples", place, numbers, start.epoch)
         self.listing = now
-        self.allow_changed = False
 
     def detach(self) -> None:
         """Detaches; the next attachment begins at `start`."""
@@ -305,7 +278,7 @@ class Attachment:
             assert self.session is not None
             self._begun = self.session.handed
             try:
-                return self._stage.step(self._service.timeout_s)
+                return self._stage.step(self.service.timeout_s)
             except ServerGone as gone:
                 self._detach_in_epoch()
                 self._come_back(gone)
@@ -318,10 +291,6 @@ class Attachment:
         self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
-
-
-class _Changed(Exception):
-    """The dataset differs from the checkpoint's, and the user allows that."""
 
 
 def _leave(pid: int, parts: list[Any]) -> None:

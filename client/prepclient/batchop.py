@@ -1,14 +1,15 @@
 """How an op is done on a batch: the host draws for each row, and tensors on any device follow.
 
-An op of a batch computes in float32 with images (n, C, H, W), whatever a pipeline stores. What it draws is a few
-numbers for each row, which travel with the batch's small fields.
+An op of a batch computes with images (n, C, H, W), whatever a pipeline stores: a `FloatOp` in float32, together with
+its neighbours, a `ByteOp` alone. What it draws is a few numbers for each row, which travel with the batch's small
+fields.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +23,13 @@ FIRST = 1 << 16
 """Place of the first op of a batch. No op of a pipeline has it, so the two draw different numbers."""
 
 Numbers = npt.NDArray[np.float64]
+OpT = TypeVar("OpT", bound=Op)
 
 
 class RowDraws:
     """Random numbers for each row of a batch, by the same keys as those of a pipeline's ops.
 
-    Args:
-        seed: Seed of order and augmentation.
-        passes: For each row the number of complete passes before it.
-        indices: For each row its sample.
-        place: The op's place.
-        view: Which view of the samples.
+    Of each row, `passes` has the number of complete passes before it, and `indices` its sample.
     """
 
     def __init__(self, seed: int, passes: Sequence[int], indices: Sequence[int], place: int, view: int) -> None:
@@ -55,27 +52,16 @@ class RowDraws:
     def _of(self, keys: Sequence[SampleKey], view: int, block: int) -> Numbers:
         place = place_of(self._place, view)
         words = np.frombuffer(b"".join(eight_words(key, place, block) for key in keys), "<u8")
-        numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as `prepserver.transform.draw.Draws.uniform`
+        numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as `Draws.uniform` of a worker's stage
         return numbers.reshape(len(keys), 8)
 
 
-class BatchOp(ABC):
-    """An op of a batch.
+class BatchOp(ABC, Generic[OpT]):
+    """An op of a batch: `op` has its parameters, `image` is what is known of the images before it."""
 
-    Args:
-        op: Its parameters.
-        image: What is known of the images before it.
-        device: Where the images are.
+    width: int = 0  # how many numbers it draws for a row
 
-    Attributes:
-        op: The op's class.
-        width: How many numbers it draws for a row.
-    """
-
-    op: ClassVar[type[Op]]
-    width: ClassVar[int] = 0
-
-    def __init__(self, op: Any, image: Image, device: torch.device) -> None:
+    def __init__(self, op: OpT, image: Image, device: torch.device) -> None:
         self._op = op
         self._image = image
         self._device = device
@@ -84,13 +70,29 @@ class BatchOp(ABC):
     def draw(self, rows: RowDraws) -> Numbers:
         """What happens to each row, shape (rows, width); it crosses to the device as float32."""
 
+
+class FloatOp(BatchOp[OpT]):
+    """An op that does the same to all rows, if with other numbers, so that torch.compile fuses it with others."""
+
     @abstractmethod
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         """The images afterwards; neither argument is changed. torch.compile must be able to trace it in one graph.
 
+        Images are (n, C, H, W), `drawn` is from `draw`; both are float32.
+        """
+
+
+class ByteOp(BatchOp[OpT]):
+    """An op that does something else to each row, so that nothing can be fused with it."""
+
+    @abstractmethod
+    def change(self, images: torch.Tensor, drawn: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """The images afterwards; no argument is changed. It must not wait for the device.
+
         Args:
-            images: (n, C, H, W), float32.
+            images: (n, C, H, W), uint8, n at least 1.
             drawn: From `draw`, (n, width), float32.
+            known: The same numbers, in host memory.
         """
 
 
@@ -121,10 +123,10 @@ class Line(NamedTuple):
         return scale.reshape(-1, 1, 1), None if bias is None else bias.reshape(-1, 1, 1)
 
 
-class LineOp(BatchOp):
+class LineOp(FloatOp[OpT]):
     """An op that is a `Line`: several in a row are computed as one."""
 
-    def __init__(self, op: Any, image: Image, device: torch.device) -> None:
+    def __init__(self, op: OpT, image: Image, device: torch.device) -> None:
         super().__init__(op, image, device)
         self._scale, self._bias = self.after(Line()).constants(device)
 
@@ -137,7 +139,7 @@ class LineOp(BatchOp):
         return np.empty((len(rows), 0))
 
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        """As `BatchOp.apply`."""
+        """As `FloatOp.apply`."""
         return along(images, self._scale, self._bias)
 
 
@@ -149,11 +151,9 @@ def along(images: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor |
 
 
 def inside(images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """Where pixels lie in a rectangle of each row, (n, 1, H, W) bool.
+    """Where pixels of images (n, C, H, W) lie in a rectangle of each row, (n, 1, H, W) bool.
 
-    Args:
-        images: (n, C, H, W).
-        drawn: Top, left, bottom, right, shape (n, 4).
+    `drawn` has top, left, bottom and right, shape (n, 4).
     """
     top, left, bottom, right = drawn.reshape(-1, 4, 1, 1, 1).unbind(1)
     y = torch.arange(images.shape[2], device=images.device).reshape(-1, 1)

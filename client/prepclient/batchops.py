@@ -1,4 +1,7 @@
-"""The ops of a batch in order, as one computation: one kernel where torch.compile makes it, else op by op."""
+"""The ops of a batch in order: one kernel where torch.compile makes it, else op by op.
+
+A `ByteOp` parts those before it from those after it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepclient.batchop import FIRST, BatchOp, Line, LineOp, RowDraws, along
+from prepclient.batchop import FIRST, BatchOp, ByteOp, FloatOp, Line, LineOp, RowDraws, along
 from prepclient.device_ops import DEVICE_OPS
 from prepclient.device_ops._mixing import SoftLabels
 from prepserver.pipeline.errors import SpecError
@@ -26,24 +29,12 @@ _torch: Any = torch  # its `_dynamo`, which only compiling needs, takes seconds 
 class BatchOps:
     """What ops do to a batch of images on one device.
 
-    Args:
-        ops: The ops.
-        image: What is known of the images before them.
-        device: Where they are.
-
-    Attributes:
-        steps: All ops but the lines at the end.
-        line: What remains after the steps.
-        image: What is known of the images afterwards.
-        width: How many numbers the steps draw for a row.
-        soft: How labels become soft; None if they stay.
-
     Raises:
         SpecError: An op cannot be done on a batch, or cannot follow what comes before it.
     """
 
     def __init__(self, ops: Sequence[Op], image: Image, device: torch.device) -> None:
-        made: list[BatchOp] = []
+        made: list[BatchOp[Any]] = []
         for place, op in enumerate(ops):
             try:
                 made.append(DEVICE_OPS[type(op)](op, image, device))
@@ -55,15 +46,24 @@ class BatchOps:
         ending = len(made)
         while ending and isinstance(made[ending - 1], LineOp):
             ending -= 1
-        self.steps, self.line, self.image = made[:ending], Line(), image
+        self.image = image  # what is known of the images afterwards
+        self.steps = made[:ending]  # all ops but the lines at the end
+        self.line = Line()  # what remains after the steps
         for op_on_batch in made[ending:]:
             assert isinstance(op_on_batch, LineOp)
             self.line = op_on_batch.after(self.line)
-        self.width = sum(step.width for step in self.steps)
-        self.soft = SoftLabels.of(self.steps)
-        self._scale, self._bias = self.line.constants(device)
-        self._compiled: Callable[..., None] | None = None
-        self._is_refused = False
+        self.width = sum(step.width for step in self.steps)  # how many numbers the steps draw for a row
+        self.soft = SoftLabels.of(self.steps)  # how labels become soft; None if they stay
+        self._parts: list[ByteOp[Any] | _Fused] = []
+        fused: list[FloatOp[Any]] = []
+        for step in self.steps:
+            if isinstance(step, FloatOp):
+                fused.append(step)
+                continue
+            assert isinstance(step, ByteOp)
+            self._parts += [_Fused(fused, Line(), device), step] if fused else [step]
+            fused = []
+        self._parts.append(_Fused(fused, self.line, device))
 
     def draw(self, seed: int, passes: Sequence[int], indices: Sequence[int], view: int) -> list[Any]:
         """What each step draws for the rows of a batch; see `RowDraws`."""
@@ -73,23 +73,57 @@ class BatchOps:
             if step.width
         ]
 
-    def run(self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor, *, fused: bool) -> None:
-        """Computes a batch.
+    def run(
+        self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor, known: torch.Tensor, *, fused: bool
+    ) -> None:
+        """Computes images (n, C, H, W), of any element type, from stored `rows` into `out`.
 
-        Args:
-            out: (n, C, H, W), of any element type.
-            rows: (n, C, H, W), as stored.
-            drawn: (n, width), float32.
-            fused: Try to compile it, once.
+        `drawn` is (n, width), float32, and `known` has the same numbers in host memory. If `fused`, it tries to compile
+        the ops, once.
         """
-        if len(rows):
-            with torch.no_grad():
-                if not (fused and self._run_compiled(out, rows, drawn)):
-                    self._compute(out, rows, drawn)
+        if not len(rows):
+            return
+        end = 0
+        with torch.no_grad():
+            for part in self._parts:
+                begin, end = end, end + part.width
+                if isinstance(part, ByteOp):
+                    rows = part.change(rows, drawn[:, begin:end], known[:, begin:end])
+                    continue
+                target = out if part is self._parts[-1] else torch.empty_like(rows)
+                part.run(target, rows, drawn[:, begin:end], fused=fused)
+                rows = target
+
+
+class _Fused:
+    """Ops that are one computation: in float32, rounded once, at the end.
+
+    Args:
+        steps: The ops.
+        line: What comes after them.
+        device: Where the images are.
+
+    Attributes:
+        width: How many numbers the steps draw for a row.
+    """
+
+    def __init__(self, steps: Sequence[FloatOp[Any]], line: Line, device: torch.device) -> None:
+        self._steps = steps
+        self._scale, self._bias = line.constants(device)
+        self.width = sum(step.width for step in steps)
+        self._compiled: Callable[..., None] | None = None
+        self._is_refused = False
+
+    def run(self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor, *, fused: bool) -> None:
+        """As `BatchOps.run`."""
+        if not self._steps and self._scale is None:
+            out.copy_(rows)
+        elif not (fused and self._run_compiled(out, rows, drawn)):
+            self._compute(out, rows, drawn)
 
     def _compute(self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor) -> None:
         images, end = rows.to(torch.float32), 0
-        for step in self.steps:
+        for step in self._steps:
             begin, end = end, end + step.width
             images = step.apply(images, drawn[:, begin:end])
         images = along(images, self._scale, self._bias)
@@ -107,7 +141,8 @@ class BatchOps:
             self._compiled(out, rows, drawn)
         except Exception as e:  # noqa: BLE001 - compilers fail in many ways
             self._is_refused = True
-            log.warning("torch.compile cannot fuse device_ops; they run op by op: %s", _first_line(e))
+            why = f"{type(e).__name__}: {e}".splitlines()[0]
+            log.warning("torch.compile cannot fuse device_ops; they run op by op: %s", why)
             return False
         return True
 
@@ -124,37 +159,25 @@ def placed(error: SpecError, place: int) -> SpecError:
     return SpecError(f"device_ops[{place}].{error.field}", error.value, error.reason)
 
 
-def _first_line(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}".strip()
-    return text.splitlines()[0]
-
-
 class Drawing:
     """Draws for the batches of a job, on the host.
 
-    Args:
-        seed: Seed of order and augmentation.
-        ops: The ops of each tensor of images that a batch holds, and which view of the samples that is.
-
-    Attributes:
-        width: How many numbers a row has.
+    `ops` are those of each tensor of images that a batch holds, and which view of the samples that is.
     """
 
     def __init__(self, seed: int, ops: Sequence[tuple[BatchOps | None, int]]) -> None:
         self._seed = seed
         self._ops = ops
         self._widths = [each.width if each is not None else 0 for each, _ in ops]
-        self.width = sum(self._widths)
+        self.width = sum(self._widths)  # how many numbers a row has
         # Views of a sample share its label, and are mixed alike: the first one's says how.
         self._soft = next(((n, each.soft) for n, (each, _) in enumerate(ops) if each and each.soft), None)
 
     def __call__(self, start: int, samples: int, scalars: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """What a batch draws, (rows, width) float32: a function of the seed and of its rows alone.
 
-        Args:
-            start: Position of the first row.
-            samples: Positions of a pass.
-            scalars: The batch's fields with one number per row.
+        Its first row is at position `start`, and a pass has `samples` positions. `scalars` are its fields with one
+        number per row.
 
         Raises:
             InvalidSpec: A label is none of `num_classes`.
@@ -178,12 +201,7 @@ class Drawing:
         return {soft.column: soft.empty(small[soft.column])}
 
     def softened(self, small: Mapping[str, torch.Tensor], drawn: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The labels of a batch as weights of classes, by name; empty if they stay.
-
-        Args:
-            small: The batch's fields with one number per row.
-            drawn: What it drew.
-        """
+        """The labels of a batch as weights of classes, by name; empty if they stay. `drawn` is what the batch drew."""
         if self._soft is None:
             return {}
         place, soft = self._soft

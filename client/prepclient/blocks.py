@@ -17,12 +17,7 @@ _KEPT_FREE = 4  # batches whose blocks are kept for the next; more only after a 
 
 
 class HostBlocks:
-    """Blocks of equal size.
-
-    Args:
-        nbytes: Bytes of a block.
-        of_batch: Blocks of a batch.
-    """
+    """Blocks of `nbytes` bytes each, `of_batch` of them for a batch."""
 
     def __init__(self, nbytes: int, of_batch: int = 1) -> None:
         self._nbytes = max(1, nbytes)

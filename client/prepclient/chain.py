@@ -23,11 +23,7 @@ class Link:
 
 
 class RingChain:
-    """See the module.
-
-    Args:
-        rows: Rows of the first ring, for all positions until another is added.
-    """
+    """See the module. The first ring is for all positions until another is added."""
 
     def __init__(self, rows: Rows) -> None:
         self.links = [Link(0, rows)]
@@ -51,7 +47,7 @@ class RingChain:
     def parts(self, start: int, stop: int) -> list[list[torch.Tensor]]:
         """Views of each dense field's rows of positions [start, stop): several if they wrap or change rings."""
         runs = self._runs(start, stop)
-        fields = range(self.links[0].rows.dense_fields)
+        fields = range(len(self.links[0].rows.layout.dense))
         return [[part for rows, a, b in runs for part in rows.parts(a, b, field)] for field in fields]
 
     def scalars(self, start: int, stop: int) -> dict[str, torch.Tensor]:

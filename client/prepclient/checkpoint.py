@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prepclient.checks import whole
 from prepclient.errors import InvalidSpec
 from prepclient.feed import Listing, Start
+from prepserver.pipeline.checks import integer
 
 _VERSION = 1
 _MOST = 2**62
@@ -17,12 +17,8 @@ def state_of(
 ) -> dict[str, Any]:
     """As `PrepClient.state_dict` gives it.
 
-    Args:
-        digest: Names the stream of rows.
-        place: Position of the training loop.
-        began: Where epoch 0 began, or would have begun; negative if a later epoch began before that many samples.
-        listing: The listing whose samples positions count, if known.
-        device_ops: Names the ops on batches; empty if there are none.
+    `digest` names the stream of rows, `device_ops` the ops on batches. `began` is where epoch 0 began, or would have
+    begun: negative if a later epoch began before that many samples.
     """
     state = {
         "version": _VERSION,
@@ -48,11 +44,11 @@ def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing |
     if not isinstance(state, dict) or set(state) - others != names or state["version"] != _VERSION:
         raise InvalidSpec(f"not a state of a PrepClient (version {_VERSION}): {state!r}", "state_dict")
     try:
-        place = Start(whole("epoch", state["epoch"], 0, _MOST))
+        place = Start(integer("epoch", state["epoch"], 0, _MOST))
         if (state["epoch_start"], state["position"]) != (None, None):  # else it was taken before the first use
-            at = (whole(name, state[name], 0, _MOST) for name in ("position", "epoch_start"))
+            at = (integer(name, state[name], 0, _MOST) for name in ("position", "epoch_start"))
             place = Start(place.epoch, *at)
-        began = None if state.get("start") is None else whole("start", state["start"], -_MOST, _MOST)
+        began = None if state.get("start") is None else integer("start", state["start"], -_MOST, _MOST)
     except InvalidSpec as e:
         raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict") from e
     try:

@@ -1,14 +1,13 @@
 """`PrepClient` replaces a DataLoader.
 
 It checks its arguments and connects the parts: an attachment to a stream of rows, a staging that makes tensors of them,
-and an iterator for each epoch. The module is long because it holds the reference of the arguments.
+a form that these take, and the loop that gets them. The module is long because it holds the reference of the arguments.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -18,36 +17,31 @@ import torch
 
 from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
-from prepclient.checks import choice, flag, invalid, names, path, seconds, whole
-from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
+from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, flag, names, path
+from prepclient.dataset import BatchSampler, Dataset, Sampler
 from prepclient.deprecated import moved
 from prepclient.engine import check_device
-from prepclient.epochs import Epoch
 from prepclient.equivalents import refuse_loader_arguments
-from prepclient.errors import BadSampleError, InvalidSpec
-from prepclient.feed import Start
+from prepclient.feed import Feed, Service, Start
 from prepclient.finish import Finish, looks_of
+from prepclient.form import Fields, Form, OnError, Output, converter
 from prepclient.headspace import Headspace
 from prepclient.joining import Joining
-from prepclient.output import Output, converted, converter
-from prepclient.service import Service
-from prepclient.session import Handed, Session, Totals
+from prepclient.loop import Epoch, Loop
+from prepclient.session import Session
 from prepclient.sharding import Sharding
-from prepclient.spec import VALID, Fields, OnError, check_cache, check_fields, make_spec, parted_columns
-from prepclient.stage import Step, valid_rows
+from prepclient.spec import check_cache, make_spec
 from prepclient.stages import Staging
-from prepclient.targets import Targets
 from prepclient.timeline import Timeline
-from prepclient.timing import Parts, progress, render, spoken
+from prepclient.timing import progress
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
+from prepserver.pipeline.checks import integer, number
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
 
 log = logging.getLogger("prepclient")
-
-_JUDGE_AFTER_NS = 2_500_000_000  # earlier too little is known, and epochs may be very short
 
 
 class PrepClient(Turns):
@@ -202,59 +196,39 @@ class PrepClient(Turns):
         if old:
             warnings.warn(old, DeprecationWarning, stacklevel=2)
         refuse_loader_arguments(loader_arguments)
-        choice("on_error", on_error, ("raise", "skip", "mask"))
         if not isinstance(joining, Joining | None):
-            raise invalid("joining", joining, "Joining(...), or None for the defaults")
-        if workers is not None:
-            workers = workers if workers == "auto" else whole("workers", workers, 1, 1024)
-            if inline:
-                raise InvalidSpec(
-                    f"workers = {workers} with inline = True: inline makes the rows in this process, without workers. "
-                    "Leave out one of the two",
-                    "workers",
-                )
+            raise SpecError("joining", joining, "Joining(...), or None for the defaults")
         self.spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, order=order, seed=seed, drop_last=drop_last,
             views=views, sharding=sharding, job=job,
         )  # fmt: skip
-        self._names = check_fields(fields, on_error, self.spec.pipeline)
-        choice("collate", collate, ("batch", "list"))
-        self._targets = Targets(self.spec.pipeline, self._names) if collate == "list" else None
-        self._parted = parted_columns(self.spec.pipeline)
-        self._on_error = on_error
-        try:
-            is_fused = None if compile is None else flag("compile", compile)
-            finish = Finish(normalize, dtype, memory_format, device_ops, is_fused)
-            looks = looks_of(self.spec.pipeline, finish)
-        except SpecError as e:
-            raise InvalidSpec(str(e), e.field) from e
+        form = Form(self.spec.pipeline, fields, collate, on_error)
+        finish = Finish(
+            normalize, dtype, memory_format, device_ops, None if compile is None else flag("compile", compile)
+        )
         self._device_ops = finish.digest
         service = Service(
             runtime_dir=None if runtime_dir is None else path("runtime_dir", runtime_dir),
-            workers=workers,
+            workers=workers if workers in (None, "auto") else integer("workers", workers, 1, 1024),
             inline=flag("inline", inline),
             plugins=names("plugins", plugins, "my_project.data"),
             cache=check_cache(cache, self.spec.pipeline),
             joining=joining or Joining(),
-            prefetch=0 if prefetch is None else whole("prefetch", prefetch, 1, 2**31 - 1),
-            connect_s=seconds("connect_s", connect_s),
-            reconnect_s=seconds("reconnect_s", reconnect_s),
-            timeout_s=seconds("timeout_s", timeout_s, above_zero=True),
+            prefetch=0 if prefetch is None else integer("prefetch", prefetch, 1, 2**31 - 1),
+            connect_s=number("connect_s", connect_s, 0.0, MOST_S),
+            reconnect_s=number("reconnect_s", reconnect_s, 0.0, MOST_S),
+            timeout_s=number("timeout_s", timeout_s, LEAST_TIMEOUT_S, MOST_S),
         )
         self._staging = Staging(
-            self.spec, check_device(device), looks, finish, zero_copy=flag("zero_copy", zero_copy),
-            has_valid=on_error == "mask",
+            self.spec, check_device(device), looks_of(self.spec.pipeline, finish), finish,
+            zero_copy=flag("zero_copy", zero_copy), has_valid=form.has_valid,
         )  # fmt: skip
-        self._convert = converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy)
         self._attachment = Attachment(self.spec, service, self._staging)
-        self._classes: tuple[str, list[str]] | None = None  # by the listing's content
-        headspace = whole("headspace", headspace, 0, 2**31 - 1)
-        self._headspace = Headspace(headspace, self._staging.device) if headspace else None
-        self._iterators = 0
-        self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
-        self._left_ns = 0  # when the loop got its last batch; 0 between epochs
-        self._first_ns = 0  # when it asked for its first one
-        self._timeline: Timeline | None = None
+        self._loop = Loop(
+            self._attachment, form, converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy),
+            Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
+        )  # fmt: skip
+        self._iterators = 0  # how many there were: only the latest one works
 
     # -- as of a DataLoader -----------------------------------------------------------------------------
 
@@ -262,21 +236,15 @@ class PrepClient(Turns):
     def __iter__(self) -> Iterator[Any]:
         """One epoch; after `load_state_dict`, the rest of one."""
         session = self._attached()
-        if not session.at_epoch_start and not self._attachment.goes_on:
+        if not session.line.at_epoch_start and not self._attachment.goes_on:
             # The loop left this epoch early: begin the next one wherever the order allows.
             session = self._restart(Start(session.epoch + 1))
-        self._attachment.goes_on = False
         self._iterators += 1
-        self._left_ns = 0
-        totals = session.handed.totals
-        ends_at = totals.batches + session.batches_left
-        if self._headspace is not None:
-            self._headspace.begin_epoch(totals, ends_at)
-        return Epoch(self, self._iterators, ends_at)
+        return Epoch(self, self._iterators, self._loop.begin_epoch(session))
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch: in the current or next one, if they differ (see `order`)."""
-        return self._attached().batches_per_epoch + (self._headspace.extra if self._headspace is not None else 0)
+        return self._attached().line.batches_per_epoch + self._loop.headspace.extra
 
     @in_turn
     def set_epoch(self, epoch: int) -> None:
@@ -287,13 +255,13 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: Not a whole number, or negative.
         """
-        epoch = whole("epoch", epoch, 0, 2**40 - 1)
+        epoch = integer("epoch", epoch, 0, 2**40 - 1)
         at = self._attachment
         if at.session is None:
             # Setting the epoch of a loaded state keeps the place in it.
             if not (at.goes_on and at.start.epoch == epoch):
                 at.start, at.goes_on = Start(epoch), False
-        elif at.session.epoch != epoch or not (at.session.at_epoch_start or at.goes_on):
+        elif at.session.epoch != epoch or not (at.session.line.at_epoch_start or at.goes_on):
             self._restart(Start(epoch))
 
     @property
@@ -348,14 +316,12 @@ class PrepClient(Turns):
     @property
     def num_classes(self) -> int:
         """Distinct labels of the source; 0 if it has none."""
-        self._attached()
-        assert self._attachment.feed is not None
-        return self._attachment.feed.num_classes
+        return self._feed().num_classes
 
     @property
     def plugins(self) -> tuple[str, ...]:
         """Names of the plug-ins of this process or its private daemon."""
-        return self._attachment.plugins
+        return self._attachment.service.plugins
 
     @property
     def epoch(self) -> int:
@@ -382,26 +348,7 @@ class PrepClient(Turns):
             table: Return a text instead: loading, copying, computing and the rest, per step and in per cent, and the
                 verdict. Print it at the end of a run, before `close`.
         """
-        at, totals = self._attachment, self._attachment.totals
-        total_ns = time.monotonic_ns() - self._first_ns if self._first_ns else 0
-        said = at.feed.about_job(totals) if at.feed is not None else {}
-        if table:
-            return render(totals, total_ns, said.get("verdict"))
-        parts = Parts.of(totals, total_ns)
-        return {
-            "batches": totals.batches,
-            "images": totals.images,
-            "bad_samples": totals.bad,
-            "wait_s": parts.loading,
-            "copy_s": parts.copying,
-            "own_s": parts.computing,
-            "rest_s": parts.rest,
-            "epoch": at.epoch,
-            "start": at.began,
-            "sharing_factor": said.get("sharing_factor"),
-            "verdict": said.get("verdict"),
-            "headspace": self._headspace.found if self._headspace is not None else None,
-        }
+        return self._loop.table() if table else self._loop.stats()
 
     def progress(self, epochs: int = 1) -> Iterator[Any]:
         """All batches of the next `epochs` epochs, with a bar on stderr.
@@ -411,13 +358,10 @@ class PrepClient(Turns):
             for images, labels in train.progress(90):
                 ...
 
-        Args:
-            epochs: How many, at least 1.
-
         Raises:
-            InvalidSpec: Not a whole number, or below 1.
+            InvalidSpec: `epochs` is not a whole number, or below 1.
         """
-        return progress(self, whole("epochs", epochs, 1, 2**31))
+        return progress(self, integer("epochs", epochs, 1, 2**31))
 
     @in_turn
     def timeline(self, path: str | os.PathLike[str], steps: int = 200) -> None:
@@ -434,7 +378,8 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
         """
-        self._timeline = Timeline(path, steps, self.spec.job, on_cpu=self._staging.device.type == "cpu")
+        on_cpu = self._staging.device.type == "cpu"
+        self._loop.begin_timeline(Timeline(path, steps, self.spec.job, on_cpu=on_cpu))
 
     def state_dict(self) -> dict[str, Any]:
         """The job's position for a checkpoint: a few numbers.
@@ -449,15 +394,15 @@ class PrepClient(Turns):
         return state_of(self.spec.digest, at.place, at.began, at.listing, self._device_ops)
 
     @in_turn
-    def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on at the sample after `state_dict`.
 
-        If the dataset has other samples than then, the next use raises `SourceChanged`. Other `device_ops` than then
-        change no row, so they are only logged.
+        If the dataset has other samples than then, the next use raises `SourceChanged`; without this call,
+        ``set_epoch(state["epoch"])`` begins the state's epoch with the new samples. Other `device_ops` than then change
+        no row, so they are only logged.
 
         Args:
             state: From `state_dict`.
-            allow_changed: In that case, restart the state's epoch with the new samples instead.
 
         Raises:
             InvalidSpec: Not a state, or one of another source, order, seed or pipeline.
@@ -469,7 +414,7 @@ class PrepClient(Turns):
             )
         at.detach()
         at.start, at.began, at.listing = place, began, listing
-        at.allow_changed, at.goes_on = bool(allow_changed), place.position is not None
+        at.goes_on = place.position is not None
         self._iterators += 1
 
     @in_turn
@@ -478,8 +423,8 @@ class PrepClient(Turns):
 
         `state_dict` still works. Iterating again attaches again, and begins the next epoch if one was left early.
         """
-        self._end_timeline()
-        self._end_replays()
+        self._loop.end_timeline()
+        self._loop.headspace.end_epoch()
         self._attachment.close()
         self._iterators += 1
 
@@ -500,14 +445,10 @@ class PrepClient(Turns):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _class_names(self) -> list[str]:
-        """See `Dataset.classes`; read once for each listing."""
+    def _feed(self) -> Feed:
         self._attached()
-        assert self._attachment.listing is not None
-        content = self._attachment.listing.content
-        if self._classes is None or self._classes[0] != content:
-            self._classes = content, class_names(self.spec.source, self.num_classes, content)
-        return self._classes[1]
+        assert self._attachment.feed is not None
+        return self._attachment.feed
 
     def _attached(self) -> Session:
         self._attachment.check_process()
@@ -522,81 +463,3 @@ class PrepClient(Turns):
         self._attachment.start = start
         self._iterators += 1  # ends iterators of the old epoch
         return self._attached()
-
-    def _next(self) -> tuple[Any, Session, Handed]:
-        """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
-        asked_ns, left_ns = time.monotonic_ns(), self._left_ns
-        if not self._first_ns:
-            self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
-        step = self._attachment.step()
-        session = self._attachment.session
-        assert session is not None
-        was, rows = session.handed.totals, step.batch.stop - step.batch.start
-        own_ns = max(0, step.own_ns + (asked_ns - left_ns if left_ns else 0))
-        totals = Totals(
-            was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns,
-            was.copy_ns + step.copy_ns, was.own_ns + own_ns,
-        )  # fmt: skip
-        batch = self._dressed(step)
-        if not isinstance(batch, BadSampleError):
-            if self._headspace is not None:
-                self._headspace.saw(batch, was, totals)  # tensors, which it can copy
-            batch = self._converted(batch)
-        self._left_ns = time.monotonic_ns()
-        if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
-            self._end_timeline()
-        return batch, session, Handed(step.line, totals)
-
-    def _end_replays(self) -> None:
-        if self._headspace is not None:
-            self._headspace.end_epoch()
-
-    @property
-    def _replays_left(self) -> int:
-        return self._headspace.left if self._headspace is not None else 0
-
-    def _replay(self) -> Any:
-        """A batch that the loop had before, to measure the loop without the loader; None if the stream goes on."""
-        if self._headspace is None:
-            return None
-        batch = self._headspace.replay(self._attachment.totals)
-        if batch is None:
-            return None
-        self._left_ns = 0  # between replays there is no time of the stream
-        return self._converted(batch)
-
-    def _end_timeline(self) -> None:
-        timeline, self._timeline = self._timeline, None
-        feed = self._attachment.feed
-        if timeline is not None and feed is not None:
-            timeline.write(lambda since_ns: feed.about_job(self._attachment.totals, since_ns))
-
-    def _epoch_ended(self) -> None:
-        """`len` counts replays no longer; and the log says once what limits this job, as soon as that is known."""
-        self._end_replays()
-        feed, now_ns = self._attachment.feed, time.monotonic_ns()
-        if self._judge_ns is None or now_ns < self._judge_ns or feed is None:
-            return
-        verdict = feed.about_job(self._attachment.totals).get("verdict")
-        if verdict is None or verdict["kind"] == "not enough data":
-            self._judge_ns = now_ns + _JUDGE_AFTER_NS
-            return
-        self._judge_ns = None
-        log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
-
-    def _dressed(self, step: Step) -> Any:
-        """The batch in the form that the user asked for, of tensors."""
-        if step.bad and self._on_error == "raise":
-            return BadSampleError(step.bad[0].index, step.bad[0].reason)
-        fields = step.fields
-        if self._on_error == "mask" and VALID not in fields:
-            fields[VALID] = valid_rows(step.batch, step.bad)
-        for column, views in self._parted.items():
-            fields[column] = tuple([fields.pop(view) for view in views])
-        if self._targets is not None:
-            return self._targets(fields)
-        return fields if self._names is None else tuple(fields[name] for name in self._names)
-
-    def _converted(self, batch: Any) -> Any:
-        """A batch of tensors in arrays of the `output`."""
-        return batch if self._convert is None else converted(batch, self._convert)

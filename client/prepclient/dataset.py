@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from prepclient.errors import SourceUnavailable
-from prepclient.inline import names_of
-from prepserver.pipeline.sources import ImageFolder, SourceSpec, SyntheticImages
+from prepserver.pipeline.sources import ImageFolder, SourceSpec
 from prepserver.pipeline.urls import is_url
+from prepserver.protocol.schema import MAX_CLASS_NAMES_BYTES
 
 if TYPE_CHECKING:
     from prepclient.client import PrepClient
@@ -29,14 +28,16 @@ class Dataset:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label: of an `ImageFolder`, a `FileList` with labels in words, or either one packed.
+        """Names of the classes by label, such as of an `ImageFolder`, or a `FileList` with labels in words.
 
-        This process reads them from the folders, the list or the packed dataset's index.
+        They come with the listing. If they take more than 16 KiB, this process reads those of an `ImageFolder`.
 
         Raises:
-            AttributeError: The source has none, has changed since it was listed, or cannot be read here.
+            AttributeError: The source has none; or they take more than 16 KiB, and are no folders that this process
+                finds as they were listed.
         """
-        return list(self._client._class_names())
+        feed = self._client._feed()
+        return list(feed.classes or _folder_names(self._client.spec.source, feed.num_classes))
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -93,33 +94,24 @@ class BatchSampler(Sampler):
         return self._client.drop_last
 
 
-def class_names(source: SourceSpec, num_classes: int, content: str) -> list[str]:
-    """See `Dataset.classes`.
-
-    Args:
-        source: The source.
-        num_classes: Number of classes in its listing.
-        content: Digest of the listing's labels and names.
+def _folder_names(source: SourceSpec, num_classes: int) -> list[str]:
+    """The names of an `ImageFolder` on this machine, which the daemon did not tell; see `Dataset.classes`.
 
     Raises:
-        AttributeError: There are none, or they have changed.
+        AttributeError: The source is none, or its folders cannot be read or have changed.
     """
-    if isinstance(source, SyntheticImages):
-        raise AttributeError(f"{source} has no class names; num_classes is {num_classes}")
-    try:
-        if isinstance(source, ImageFolder) and not is_url(source.root):  # listing it again would take too long
+    names: list[str] = []
+    if isinstance(source, ImageFolder) and not is_url(source.root):
+        try:
             with os.scandir(source.root) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir())
-            if len(names) != num_classes:
-                raise AttributeError(
-                    f"{source.root} has {len(names)} class folders now, but {num_classes} when it was listed"
-                )
-            return names
-        now, names = names_of(source)
-    except (OSError, SourceUnavailable) as e:
-        raise AttributeError(f"the class names of {source} cannot be read in this process: {e}") from e
-    if now != content:
-        raise AttributeError(f"{source} has changed since it was listed, and perhaps its class names, too")
+        except OSError as e:
+            raise AttributeError(f"the class folders of {source} cannot be listed by this process: {e}") from e
+        if len(names) != num_classes:
+            raise AttributeError(f"{source.root} has {len(names)} class folders, and had {num_classes} when listed")
     if not names:
-        raise AttributeError(f"the labels of {source} are integers without names; num_classes is {num_classes}")
+        raise AttributeError(
+            f"the labels of {source} are integers without names, or the names take more than {MAX_CLASS_NAMES_BYTES} "
+            f"bytes, the most that a daemon tells, and are not in folders on this machine; num_classes is {num_classes}"
+        )
     return names

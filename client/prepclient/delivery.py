@@ -75,12 +75,8 @@ class Delivery(Generic[E]):
     """Keeps the slot to fill next, the batch to hand out next, and the host rows that are free.
 
     One step of the consumer is ``poll``, ``advance``, ``submit`` while there is `room`, ``take``. All calls come from
-    one thread.
-
-    Args:
-        events: The device's streams.
-        depth: Batches submitted ahead of the consumer's, at least 1. The client's default is 2: one that is ready while
-            another travels hides a late announcement.
+    one thread. At most `depth` batches are submitted ahead of the consumer's. The client's default is 2: one that is
+    ready while another travels hides a late announcement.
     """
 
     def __init__(self, events: Events[E], depth: int) -> None:
@@ -146,8 +142,7 @@ class Delivery(Generic[E]):
     def take(self, waited_ns: int = 0) -> tuple[int, int]:
         """Hands out the oldest batch: work that the consumer queues from now on runs after its arrival.
 
-        Args:
-            waited_ns: For how long the device was idle because the batch's rows were missing; see `late_ns`.
+        `waited_ns` is for how long the device was idle because the batch's rows were missing; see `late_ns`.
 
         Returns:
             The batch's key and its slot, which stays untouched until :meth:`advance`.
@@ -210,10 +205,7 @@ class Delivery(Generic[E]):
     def drain(self) -> list[int]:
         """Waits until no host row is read any more, so that memory may be unlocked and unmapped.
 
-        Batches on the device that wait for the consumer stay.
-
-        Returns:
-            Keys of all batches that were still travelling.
+        Batches on the device that wait for the consumer stay. Returns the keys of all that were still travelling.
         """
         self._events.synchronize()
         freed = [copy.key for copy in self._travelling]

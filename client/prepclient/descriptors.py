@@ -21,14 +21,11 @@ def check_descriptors() -> None:
     Raises:
         TooFewDescriptors: This process may not open as many files as a client needs.
     """
-    held: list[int] = []
-    try:
-        with opening(_DESCRIPTORS):
-            for _ in range(_DESCRIPTORS):
-                held.append(os.dup(held[0]) if held else os.eventfd(0, os.EFD_CLOEXEC))
-    finally:
-        for fd in held:
-            os.close(fd)
+    with opening(_DESCRIPTORS), contextlib.ExitStack() as held:
+        first = os.eventfd(0, os.EFD_CLOEXEC)
+        held.callback(os.close, first)
+        for _ in range(_DESCRIPTORS - 1):
+            held.callback(os.close, os.dup(first))
 
 
 @contextlib.contextmanager

@@ -77,19 +77,13 @@ class DeviceStage:
         device: ``"cuda[:i]"``.
         looks: Layout of each column with more than one number a row.
         max_batch: Most rows in one batch.
+        small: Fields with one number per row, by name.
         depth: Batches ahead of the consumer's. The buffers take ``(depth + 1) * max_batch * look.views *
             look.nbytes`` bytes of device memory for each look.
         finish: The last computation on images.
-        small: Fields with one number per row, by name.
         zero_copy: Lend the device buffers (see above).
         engine: The device's streams and memory; CUDA's by default.
-        drawing: Draws for the ops on batches; None if nothing is drawn.
-
-    Attributes:
-        drawing: As given. If there is one, batches are submitted with the small field `DRAWN`.
-        small: Names of the small fields.
-        delivery: Submitted batches and free host rows.
-        engine: The device's streams and memory.
+        drawing: Draws for the ops on batches; None if nothing is drawn. Otherwise batches have the small field `DRAWN`.
 
     Raises:
         DeviceUnavailable: No such device.
@@ -97,20 +91,10 @@ class DeviceStage:
     """
 
     def __init__(
-        self,
-        device: torch.device | str,
-        looks: Sequence[RowLook],
-        max_batch: int,
-        *,
-        depth: int = 2,
-        finish: Finish | None = None,
-        small: Mapping[str, torch.dtype],
-        zero_copy: bool = False,
-        engine: Engine[Any] | None = None,
+        self, device: torch.device | str, looks: Sequence[RowLook], max_batch: int, *, small: Mapping[str, torch.dtype],
+        depth: int = 2, finish: Finish | None = None, zero_copy: bool = False, engine: Engine[Any] | None = None,
         drawing: Drawing | None = None,
-    ) -> None:
-        if max_batch < 1:
-            raise ValueError(f"max_batch = {max_batch}: at least 1")
+    ) -> None:  # fmt: skip
         self.engine: Engine[Any] = CudaEngine(cuda_device(device)) if engine is None else engine
         self._looks = tuple(looks)
         self._max_batch = max_batch
@@ -120,22 +104,20 @@ class DeviceStage:
         self.delivery = Delivery(self.engine, depth)
         # Tensors made in the user's inference_mode could not be written outside of it.
         with torch.inference_mode(False):
-            self._finishers = [Finisher(finish or Finish(), look, self.engine.device) for look in self._looks]
+            finishers = {look: Finisher(finish or Finish(), look, self.engine.device) for look in looks}
+            self._views = [(look, finishers[look]) for look in looks for _ in range(look.views)]
             self._allocate(self.delivery.slots)
-        self._lends = zero_copy and all(finisher.is_plain for finisher in self._finishers)
+        self._lends = zero_copy and all(finisher.is_plain for _, finisher in self._views)
         self._pid = os.getpid()
-        of_cuda = _OfCuda(self._pid, self.engine, self.delivery, self._buffers, self._staging)
-        self._end = weakref.finalize(self, _retire, of_cuda)
+        self._end = weakref.finalize(
+            self, _retire, self._pid, self.engine, self._buffers, (self.delivery, self._staging)
+        )
 
     def _allocate(self, slots: int) -> None:
         """Device buffers and host staging of every slot."""
         n = self._max_batch
         self._rows = [
-            [
-                self.engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape)
-                for look in self._looks
-                for _ in range(look.views)
-            ]
+            [self.engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape) for look, _ in self._views]
             for _ in range(slots)
         ]
         self._blocks = [self.engine.buffer(self._packing.nbytes) for _ in range(slots)]
@@ -155,10 +137,9 @@ class DeviceStage:
             small: For each small field its parts ``(n_i,)``, copied before this returns.
 
         Raises:
-            ValueError: The parts do not fit; nothing was started.
             RuntimeError: No room, closed, or a CUDA error, after which only :meth:`close` may be called.
         """
-        n = self._checked_count(dense, small)
+        n = sum(len(part) for part in [*dense, *small.values()][0])
 
         def issue(slot: int) -> None:
             self._counts[slot] = n
@@ -177,30 +158,6 @@ class DeviceStage:
 
         self.delivery.submit(key, issue)
 
-    def _checked_count(
-        self, dense: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
-    ) -> int:
-        """Number of rows of a batch whose parts all fit this stage."""
-        looks = [look for look in self._looks for _ in range(look.views)]
-        if len(dense) != len(looks):
-            raise ValueError(f"{len(dense)} fields; this stage takes {len(looks)}")
-        for look, part in ((look, part) for look, parts in zip(looks, dense, strict=True) for part in parts):
-            if part.dtype != look.dtype or part.shape[1:] != look.shape:
-                raise ValueError(f"{look.name} rows are {part.dtype} {tuple(part.shape)}, not as the pipeline says")
-            if not part.is_contiguous():
-                # torch would gather them into its own pageable memory and wait.
-                raise ValueError(f"{look.name} rows are not dense")
-        n, *others = (sum(len(part) for part in parts) for parts in dense)
-        if n > self._max_batch:
-            raise ValueError(f"a batch of {n} rows; this stage takes 0 to {self._max_batch}")
-        if any(other != n for other in others):
-            raise ValueError(f"fields of {n}, {', '.join(map(str, others))} rows")
-        for name, target in self._packing.views(self._staging[0], n).items():
-            parts = small.get(name, ())
-            if sum(len(part) for part in parts) != n or any(part.dtype != target.dtype for part in parts):
-                raise ValueError(f"field {name!r} is not {n} numbers of {target.dtype}")
-        return n
-
     def take(self, waited_ns: int = 0) -> Taken:
         """Hands out the oldest submitted batch, without waiting on the host; `waited_ns` as of `Delivery.take`.
 
@@ -211,36 +168,35 @@ class DeviceStage:
         n = self._counts[slot]
         block = self._blocks[slot]
         arrived = [rows[:n] for rows in self._rows[slot]]
-        finishers = [f for look, f in zip(self._looks, self._finishers, strict=True) for _ in range(look.views)]
         if self._lends:
-            return Taken(key, {**self._by_column(arrived, is_stored=True), **self._packing.views(block, n)})
-        batches, fresh = [finisher.empty(n) for finisher in finishers], torch.empty_like(block)
+            seen = [look.view(rows) for (look, _), rows in zip(self._views, arrived, strict=True)]
+            return Taken(key, {**self._by_column(seen), **self._packing.views(block, n)})
+        batches, fresh = [finisher.empty(n) for _, finisher in self._views], torch.empty_like(block)
         small = self._packing.views(fresh, n)
         drawn: Sequence[torch.Tensor | None] = [None] * len(batches)
+        known = drawn
         if self.drawing is not None:
             numbers = small.pop(DRAWN)
             drawn, stored = self.drawing.split(numbers), small
+            # A copy: the staging may be written again before the consumer's stream gets to this batch.
+            known = self.drawing.split(self._packing.views(self._staging[slot], n)[DRAWN].clone())
             small = {**small, **self.drawing.unwritten(small)}
 
         def finish() -> None:
             fresh.copy_(block)
-            for finisher, batch, rows, part in zip(finishers, batches, arrived, drawn, strict=True):
-                finisher.fill(batch, [rows], part)
+            for (_, finisher), batch, rows, part, same in zip(self._views, batches, arrived, drawn, known, strict=True):
+                finisher.fill(batch, [rows], part, same)
             if self.drawing is not None:
                 for name, soft in self.drawing.softened(stored, numbers).items():
                     small[name].copy_(soft)
 
         self.engine.launch(finish)
         self.delivery.read()
-        return Taken(key, {**self._by_column(batches, is_stored=False), **small})
+        return Taken(key, {**self._by_column(batches), **small})
 
-    def _by_column(self, batches: Sequence[torch.Tensor], *, is_stored: bool) -> dict[str, Any]:
+    def _by_column(self, batches: Sequence[torch.Tensor]) -> dict[str, Any]:
         left = iter(batches)
-        found = {}
-        for look in self._looks:
-            views = [next(left) for _ in range(look.views)]
-            found[look.name] = look.together([look.view(rows) for rows in views] if is_stored else views)
-        return found
+        return {look.name: look.together([next(left) for _ in range(look.views)]) for look in self._looks}
 
     def reset(self) -> bool:
         """Drains and empties the stage, for the rows of another ring.
@@ -257,10 +213,7 @@ class DeviceStage:
         return False
 
     def close(self) -> list[int]:
-        """Drains and frees the device memory. Idempotent; does nothing in a forked child.
-
-        Returns:
-            As `Delivery.drain`.
+        """Drains and frees the device memory; returns what `Delivery.drain` does. Idempotent; a no-op in a fork.
 
         Raises:
             RuntimeError: The CUDA context is broken; even so, nothing reads host rows any more.
@@ -272,24 +225,14 @@ class DeviceStage:
             self._rows, self._blocks, self._buffers, self._staging = [], [], [], []
 
 
-class _OfCuda(NamedTuple):
-    """The parts of a stage whose end calls CUDA."""
-
-    pid: int
-    engine: Engine[Any]
-    delivery: Delivery[Any]
-    buffers: list[torch.Tensor]
-    staging: list[torch.Tensor]
-
-
-_of_parents: list[_OfCuda] = []
+_of_parents: list[object] = []
 """Kept alive in a forked child, because the end of an event, a stream or page-locked memory calls CUDA."""
 
 
-def _retire(stage: _OfCuda) -> None:
-    """Ends a stage; also runs when it is dropped without `close`."""
-    if os.getpid() != stage.pid:
-        _of_parents.append(stage)
+def _retire(pid: int, engine: Engine[Any], buffers: list[torch.Tensor], others: object) -> None:
+    """Ends a stage of process `pid`; also runs when it is dropped without `close`."""
+    if os.getpid() != pid:
+        _of_parents.append((engine, buffers, others))
         return
-    for buffer in stage.buffers:
-        stage.engine.retire(buffer)
+    for buffer in buffers:
+        engine.retire(buffer)

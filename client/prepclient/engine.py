@@ -46,11 +46,7 @@ class Engine(Events[E], Protocol[E]):
 
 
 class CudaEngine:
-    """An :class:`Engine` on a CUDA device; it decides nothing.
-
-    Args:
-        device: A CUDA device with an index.
-    """
+    """An :class:`Engine` on a CUDA device with an index; it decides nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -135,7 +131,7 @@ def check_device(given: torch.device | str | None) -> torch.device:
     """
     try:
         device = torch.device("cpu" if given is None else given)
-    except (RuntimeError, TypeError) as e:
+    except (RuntimeError, TypeError, ValueError) as e:
         raise InvalidSpec(f"device = {given!r}: {e}", "device") from e
     if device.type not in ("cpu", "cuda"):
         raise DeviceUnavailable(f"device = {str(device)!r}: use 'cpu' or 'cuda[:i]'")
@@ -146,10 +142,7 @@ def check_device(given: torch.device | str | None) -> torch.device:
 
 
 def cuda_device(device: torch.device | str) -> torch.device:
-    """A CUDA device with its index, initialised.
-
-    Args:
-        device: ``"cuda"`` (the current one) or ``"cuda:i"``.
+    """A CUDA device with its index, initialised; ``"cuda"`` is the current one.
 
     Raises:
         DeviceUnavailable: torch was built without CUDA, sees no GPU, or has no GPU of that index.

@@ -1,4 +1,4 @@
-"""What to write instead of a DataLoader's arguments and torchvision's classes.
+"""What to write instead of a DataLoader's arguments, torchvision's classes and what went.
 
 torchvision is not imported: its classes are known by their modules and names.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from prepclient.errors import InvalidSpec
-from prepserver.pipeline.ops import OPS
 
 _ARGUMENTS = {
     "num_workers": "`prepserver start --workers N` sets the workers for all jobs of the machine; workers=N starts a "
@@ -26,10 +25,11 @@ _ARGUMENTS = {
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
     "in_order": "leave it out: batches always come in order",
+    # keywords of releases before 0.3
+    **dict.fromkeys(("rank", "world_size", "num_shards", "shard_index"), "sharding=Sharding(...) holds it"),
+    **dict.fromkeys(("start", "lag"), "joining=Joining(...) holds it"),
+    "join_wait_s": "joining=Joining(wait_s=...) holds it",
 }
-
-_SCALES = "leave it out and pass dtype=torch.float32 to PrepClient, which scales uint8 rows by 1/255"
-_DECODES = "leave it out: images are decoded to RGB without it, and batches are tensors"
 
 _DATASETS = {
     "ImageFolder": "prepclient.ImageFolder(root)",
@@ -37,31 +37,24 @@ _DATASETS = {
     "VOCDetection": "prepclient.Voc(root, split)",
 }
 
-_TRANSFORMS = {
-    "SanitizeBoundingBoxes": "write prepclient.SanitizeBoxes(min_size, min_area)",
-    "ClampBoundingBoxes": "write prepclient.ClampBoxes()",
-    "ConvertBoundingBoxFormat": "write prepclient.ConvertBoxes('xywh')",
-    "Compose": "pass prepclient.from_torchvision(transform), which translates it",
-    "ToTensor": _SCALES,
-    "ConvertImageDtype": _SCALES,
-    "ToDtype": f"{_SCALES}; prepclient.ToDtype stores rows as floats, at four times the memory",
+_ON_BATCHES = {
+    **dict.fromkeys(
+        ("ToTensor", "ConvertImageDtype", "ToDtype"),
+        "leave it out and pass dtype=torch.float32 to PrepClient, which scales uint8 rows by 1/255; prepclient.ToDtype "
+        "stores rows as floats, at four times the memory",
+    ),
     "Normalize": "leave it out and pass normalize=(mean, std) to PrepClient; prepclient.Normalize, after "
     "prepclient.ToDtype, stores rows as floats",
-    "PILToTensor": _DECODES,
-    "ToImage": _DECODES,
-    "ToPILImage": _DECODES,
-    "RGB": _DECODES,
-    "ToPureTensor": _DECODES,
-    "MixUp": "pass device_ops=[prepclient.MixUp(num_classes)], which mixes the batches",
-    "CutMix": "pass device_ops=[prepclient.CutMix(num_classes)], which mixes the batches",
+    **dict.fromkeys(("MixUp", "CutMix"), "pass device_ops=[prepclient.MixUp(num_classes)], or CutMix"),
 }
+"""Transforms that are better done on batches than on samples."""
 
 
 def refuse_loader_arguments(given: Mapping[str, object]) -> None:
     """Refuses arguments that `PrepClient` does not have.
 
     Raises:
-        InvalidSpec: One that a DataLoader or its dataset has; the text says what to write instead.
+        InvalidSpec: One that a DataLoader, its dataset or an earlier release has; the text says what to write instead.
         TypeError: Any other.
     """
     unknown = [name for name in given if name not in _ARGUMENTS]
@@ -97,10 +90,6 @@ def is_torchvision(value: object) -> bool:
 
 def _refusal(field: str, transform: object) -> InvalidSpec:
     name = type(transform).__name__
-    if name in _TRANSFORMS:
-        instead = _TRANSFORMS[name]
-    elif name in OPS:
-        instead = f"write prepclient.{name} with the same arguments, or prepclient.from_torchvision(transform)"
-    else:
-        instead = f"prepclient has no equivalent; apply it to the batches, or choose among {', '.join(OPS)}"
+    translated = "pass prepclient.from_torchvision(transform), which translates it or says why it cannot be translated"
+    instead = _ON_BATCHES.get(name, translated)
     return InvalidSpec(f"{field} is torchvision's {name}: {instead}", field)

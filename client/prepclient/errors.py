@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prepserver.pipeline.errors import InvalidSpec as InvalidSpec
 from prepserver.pipeline.errors import PrepClientError as PrepClientError
 
 
@@ -15,18 +16,6 @@ class NoPermission(PrepClientError):
 
 class VersionMismatch(PrepClientError):
     """Client and daemon speak no common protocol version."""
-
-
-class InvalidSpec(PrepClientError, ValueError):
-    """An invalid source, pipeline or argument.
-
-    Attributes:
-        field: Path of the offending field, such as ``pipeline[1].scale``; empty if there is none.
-    """
-
-    def __init__(self, text: str, field: str = "") -> None:
-        super().__init__(text)
-        self.field = field
 
 
 class UnknownField(InvalidSpec):

@@ -1,6 +1,7 @@
 """Feeds are where rows come from: a daemon's ring (`prepclient.served`), or this process (`prepclient.inline`).
 
-A feed knows the listing and the start, waits until the session's next batch is ready, and takes rows back.
+`Service` says which, and how long to wait for it. A feed knows the listing and the start, waits until the session's
+next batch is ready, and takes rows back.
 """
 
 from __future__ import annotations
@@ -10,44 +11,70 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prepclient.chain import RingChain
+from prepclient.errors import InvalidSpec
+from prepclient.joining import Joining
 from prepclient.session import Session, Totals
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """What makes the rows, and how long to wait for it."""
+
+    runtime_dir: str | None = None  # the daemon's directory; None for the usual places
+    # workers of a private daemon if no daemon runs, a number or "auto"; None for no private one
+    workers: int | str | None = None
+    inline: bool = False  # whether this process makes the rows
+    plugins: tuple[str, ...] = ()  # the user's own plug-ins, for this process or a private daemon
+    cache: str = ""  # see `prepclient.spec.check_cache`
+
+    joining: Joining = Joining()  # noqa: RUF009 - frozen
+    prefetch: int = 0  # rows to have ready ahead, 0 for the daemon's choice
+    connect_s: float = 10.0  # longest wait for a daemon at first use
+    reconnect_s: float = 300.0  # longest wait for a daemon that went away
+    timeout_s: float = 600.0  # longest wait for a batch or an answer
+
+    def __post_init__(self) -> None:
+        """Refuses workers for `inline`, and plug-ins for a shared daemon."""
+        if self.workers is not None and self.inline:
+            raise InvalidSpec(
+                f"workers = {self.workers} with inline = True: inline makes the rows in this process, without workers. "
+                "Leave out one of the two",
+                "workers",
+            )
+        if self.workers is None and not self.inline:
+            self.refuse_plugins("Or pass workers=N or inline=True, too")
+
+    def refuse_plugins(self, more: str) -> None:
+        """Raises `InvalidSpec` if there are plug-ins: a shared daemon loads none for its clients."""
+        if self.plugins:
+            raise InvalidSpec(
+                f"plugins = {list(self.plugins)}: the configuration of a shared daemon names its plug-ins (load under "
+                f"[plugins], or `prepserver start --plugin NAME`), not its clients. {more}",
+                "plugins",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin.
+    """Where to begin."""
 
-    Attributes:
-        epoch: Number of the epoch. Without `position` it begins wherever an epoch may begin.
-        position: Exact position, counted over all shards; None for a fresh start.
-        epoch_start: Position at which the epoch of `position` began.
-        rounds: Batches from `position` on that this rank has taken already.
-        checkpoint: Position of all ranks together, which a checkpoint taken here holds; None for `position`.
-        first: Start of epoch 0, which fixes the start of `epoch` if there is no `position`; None for any.
-    """
-
-    epoch: int = 0
-    position: int | None = None
-    epoch_start: int | None = None
-    rounds: int = 0
+    epoch: int = 0  # number of the epoch. Without `position` it begins wherever an epoch may begin.
+    position: int | None = None  # exact position, counted over all shards; None for a fresh start
+    epoch_start: int | None = None  # position at which the epoch of `position` began
+    rounds: int = 0  # batches from `position` on that this rank has taken already
+    # position of all ranks together, which a checkpoint taken here holds; None for `position`
     checkpoint: int | None = None
+    # start of epoch 0, which fixes the start of `epoch` if there is no `position`; None for any
     first: int | None = None
 
 
 class Listing(NamedTuple):
-    """The samples of a source.
-
-    Attributes:
-        samples: Number of samples.
-        content: Digest of the samples, independent of the dataset's place; empty if unknown.
-        digest: Digest of the samples and the place; empty if unknown.
-        code: Digest of the plug-ins' code; empty if there are none.
-    """
+    """The number of samples of a source, and digests that are empty if they are not known."""
 
     samples: int
-    content: str
-    digest: str = ""
-    code: str = ""
+    content: str  # digest of the samples, independent of the dataset's place
+    digest: str = ""  # digest of the samples and the place
+    code: str = ""  # digest of the plug-ins' code; empty also if there are none
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the part that does not depend on the dataset's place."""
@@ -55,11 +82,7 @@ class Listing(NamedTuple):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Listing:
-        """The inverse of `state`.
-
-        Raises:
-            LookupError, TypeError, ValueError: Not such a state.
-        """
+        """The inverse of `state`; `LookupError`, `TypeError` or `ValueError` if it is no such state."""
         return cls(int(state["samples"]), str(state["content"]), code=str(state.get("code", "")))
 
     def agrees(self, other: Listing) -> bool:
@@ -67,22 +90,25 @@ class Listing(NamedTuple):
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
+class Until(NamedTuple):
+    """What a stage waits for."""
+
+    is_met: Callable[[], bool]  # called after every message, and at the pace of `pace_s`
+    pace_s: Callable[[], float | None] = lambda: None  # longest time until the next call of `is_met`; None for no limit
+    # Whether missing rows hold up the training loop. While its device is busy they do not, and the feed does not tell
+    # the daemon that this job waits.
+    holds_up: Callable[[], bool] = lambda: True
+
+
 class Feed:
-    """Rows for one session. The methods here suit a feed that makes rows in `wait`.
+    """Rows for one session. The methods here suit a feed that makes rows in `wait`."""
 
-    Attributes:
-        listing: The source's listing.
-        num_classes: Distinct labels, 0 if unknown.
-        epoch_start: Position at which the job's epoch begins.
-        position: Position of its first row.
-        rows: Read access to the rings.
-    """
-
-    listing: Listing
-    num_classes: int
-    epoch_start: int
-    position: int
-    rows: RingChain
+    listing: Listing  # the source's listing
+    num_classes: int  # distinct labels, 0 if unknown
+    classes: list[str]  # names of the classes by label; empty if there are none, or too many for the daemon to tell
+    epoch_start: int  # position at which the job's epoch begins
+    position: int  # position of its first row
+    rows: RingChain  # read access to the rings
 
     def attach(self, session: Session) -> None:
         """Begins; called once, before the methods below."""
@@ -90,23 +116,8 @@ class Feed:
     def poll(self, session: Session) -> None:
         """Handles messages that have arrived, without waiting."""
 
-    def wait(
-        self,
-        session: Session,
-        timeout_s: float,
-        until: Callable[[], bool],
-        pace_s: Callable[[], float | None] = lambda: None,
-        held_up: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Waits until `until()` is true.
-
-        Args:
-            session: Receives announcements.
-            timeout_s: Longest wait.
-            until: Called after every message, and at the pace of `pace_s`.
-            pace_s: Longest time until the next call of `until`; None for no limit.
-            held_up: Whether missing rows hold up the training loop. While its device is busy they do not, and the feed
-                does not tell the daemon that this job waits.
+    def wait(self, session: Session, timeout_s: float, until: Until) -> None:
+        """Waits until `until` is met; hands announcements to the session meanwhile.
 
         Raises:
             PrepClientError: The rows cannot come, or did not come in time.
@@ -119,9 +130,8 @@ class Feed:
     def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
         """What is known about this job now: ``sharing_factor`` and ``verdict``; empty if nothing is.
 
-        Args:
-            totals: What its training loop has received.
-            since_ns: If given, also the ``chunks`` that workers have made since then (`time.monotonic_ns`).
+        `totals` are what its training loop has received. With `since_ns` (`time.monotonic_ns`), also the ``chunks``
+        that workers have made since then.
         """
         raise NotImplementedError
 

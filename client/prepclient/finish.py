@@ -40,26 +40,22 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 class Finish:
     """The last computation on images; nothing by default.
 
-    Attributes:
-        normalize: ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: short for
-            ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`.
-        dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``: short for ``ToDtype(dtype, scale=True)``
-            after all that. None is the type that the ops leave.
-        memory_format: ``torch.channels_last`` or ``torch.contiguous_format``, short for ``ToLayout("CHW")``; None keeps
-            the stored order, which is channels_last unless the pipeline changes it.
-        ops: Ops on the batch; a `ToLayout` at the end becomes `memory_format` and `layout`.
-        compile: Whether torch.compile fuses the ops; None where they run on a GPU.
-        layout: Order of the axes that the user sees; None for the pipeline's.
-
     Raises:
         SpecError: An invalid value; its field is the parameter's name.
     """
 
+    # ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: short for
+    # ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`
     normalize: tuple[Sequence[float], Sequence[float]] | None = None
+    # ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``: short for ``ToDtype(dtype, scale=True)`` after all
+    # that. None is the type that the ops leave.
     dtype: torch.dtype | None = None
+    # ``torch.channels_last`` or ``torch.contiguous_format``, short for ``ToLayout("CHW")``; None keeps the stored
+    # order, which is channels_last unless the pipeline changes it
     memory_format: torch.memory_format | None = None
-    ops: Sequence[Op] = ()
-    compile: bool | None = None
+    ops: Sequence[Op] = ()  # ops on the batch; a `ToLayout` at the end becomes `memory_format` and `layout`
+    compile: bool | None = None  # whether torch.compile fuses the ops; None where they run on a GPU
+    # order of the axes that the user sees; None for the pipeline's
     layout: Layout | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -137,22 +133,11 @@ def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, .
 
 
 class Finisher:
-    """A :class:`Finish` for one column on one device.
+    """A :class:`Finish` for one column on one device; columns that are no images are not changed.
 
     It computes one multiply-add in float32, ``x * scale + bias``, with 255, mean and std folded into two constants per
     channel, and rounds once. On a GPU that is one kernel, which reads and writes each byte once. On the CPU, torch
     would widen the whole batch first, so a few images are done at a time, which stay in the core's cache.
-
-    Args:
-        finish: The computation on images; other columns are not changed.
-        look: Layout of the column.
-        device: Device of the batches.
-
-    Attributes:
-        dtype: Element type of a finished batch.
-        ops: The ops on the images; None for another column.
-        width: How many numbers the ops draw for a row.
-        is_plain: Whether a finished batch equals the stored rows in bits and strides.
 
     Raises:
         SpecError: `finish` does not fit the rows (number of channels, float rows cast to uint8,
@@ -177,8 +162,8 @@ class Finisher:
         self._shape = one.shape[1:]
         self._strides = (one.numel(), *one.stride()[1:])
         self._keeps_order = self._strides[1:] == look.view(stored).stride()[1:]
-        self.dtype = look.dtype
-        self.ops: BatchOps | None = None
+        self.dtype = look.dtype  # element type of a finished batch
+        self.ops: BatchOps | None = None  # the ops on the images; None for another column
         if look.is_image:
             self.ops = finish.ops_on(look, device)
             self.dtype = finish.dtype or getattr(torch, self.ops.image.dtype)
@@ -188,7 +173,8 @@ class Finisher:
             if any(offset) or any(each != 1.0 for each in divisor):
                 self._scale = self._per_channel([1.0 / each for each in divisor])
                 self._bias = self._per_channel(offset) if any(offset) else None
-        self.width = self.ops.width if self.ops is not None else 0
+        self.width = self.ops.width if self.ops is not None else 0  # how many numbers the ops draw for a row
+        # whether a finished batch equals the stored rows in bits and strides
         self.is_plain = not self.width and self._scale is None and self.dtype == look.dtype and self._keeps_order
 
     def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
@@ -214,19 +200,27 @@ class Finisher:
             return torch.empty_strided(shape, strides, dtype=self.dtype, device=self._device)
         return block[: self.nbytes(n)].view(self.dtype).as_strided(shape, strides)
 
-    def fill(self, out: torch.Tensor, parts: Sequence[torch.Tensor], drawn: torch.Tensor | None = None) -> None:
+    def fill(
+        self,
+        out: torch.Tensor,
+        parts: Sequence[torch.Tensor],
+        drawn: torch.Tensor | None = None,
+        known: torch.Tensor | None = None,
+    ) -> None:
         """Computes the batch from its stored parts into `out`.
 
         Args:
             out: From :meth:`empty`, for the sum of the parts' images.
             parts: Stored rows ``(n_i, *shape)`` in order; two if the batch wraps around its ring.
             drawn: What the ops drew, ``(n, width)``; for a width above 0.
+            known: The same numbers in host memory; None waits for the device to have them.
         """
         if self.width:
             assert self.ops is not None
             assert drawn is not None
-            rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))
-            self.ops.run(_planes(out, self._look.seen), _planes(rows, self._look.stored), drawn, fused=self._is_fused)
+            known = drawn.cpu() if known is None else known
+            planes = _planes(parts[0] if len(parts) == 1 else torch.cat(list(parts)), self._look.stored)
+            self.ops.run(_planes(out, self._look.seen), planes, drawn, known, fused=self._is_fused)
             return
         begin = 0
         for part in parts:
@@ -289,6 +283,10 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
     for place, op in enumerate(finish.ops):
         try:
             record = op.after(record)
+            others = [name for name, kind in record.items() if kind.is_spatial and not isinstance(kind, Image)]
+            if op.moves and others:
+                reason = f"moves images, and on a batch {', '.join(others)} would not follow: put it into ops"
+                raise SpecError("op", type(op).__name__, reason)
         except SpecError as e:
             raise placed(e, place) from None
     looks = []

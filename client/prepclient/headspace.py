@@ -27,18 +27,17 @@ class Headspace:
     """One measurement.
 
     Args:
-        steps: Steps with held batches; as many before them, after the first ten, are compared with them.
+        steps: Steps with held batches; as many before them, after the first ten, are compared with them. With 0 steps
+            nothing is measured.
         device: Device of the batches. If it is the CPU, the loop is taken to compute on the current GPU, if on any.
-
-    Attributes:
-        extra: Batches that the current epoch has beyond those of the stream.
-        found: What was measured; None before.
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
-        self.extra = self._left = self._steps = steps
-        self.found: dict[str, Any] | None = None
+        self._steps = steps
+        self.extra = steps  # batches that the current epoch has beyond those of the stream
+        self.left = steps  # replays to come
+        self.found: dict[str, Any] | None = None  # what was measured
         self._starts_at = 0  # batches of the stream at which the replay begins
         self._counts_from = 0
         self._before: Totals | None = None
@@ -50,24 +49,19 @@ class Headspace:
         """An epoch begins, and ends when `ends_at` batches were handed out in total."""
         self._images, self._before = 0, None
         self.end_epoch()  # the loop may have left it in the middle
-        if self._left:  # the replay is to fit into this epoch
+        if self.left:  # the replay is to fit into this epoch
             self._counts_from = min(totals.batches + _WARM_STEPS, max(totals.batches + 1, ends_at - 1))
             self._starts_at = min(totals.batches + _WARM_STEPS + self._steps, ends_at)
 
     def end_epoch(self) -> None:
         """An epoch is over, and with it a measurement that has begun; nothing is held."""
         self._held = []
-        if self._left < self._steps:
-            self.extra = self._left = 0
-
-    @property
-    def left(self) -> int:
-        """Replays to come."""
-        return self._left
+        if self.left < self._steps:
+            self.extra = self.left = 0
 
     def saw(self, batch: Any, was: Totals, now: Totals) -> None:
         """Sees a batch of the stream, and the totals before and after it."""
-        if not self._left:
+        if not self.left:
             return
         if was.batches >= self._counts_from and self._before is None:
             self._before = was
@@ -79,15 +73,15 @@ class Headspace:
         """The next held batch; None if the stream is to go on."""
         if not self._held or totals.batches < self._starts_at:
             return None
-        if not self._left:
+        if not self.left:
             self._end(totals)
             return None
         if not self._began_ns:
             self._finish_device()
             self._began_ns = time.monotonic_ns()
-        self._left -= 1
+        self.left -= 1
         began_ns = time.monotonic_ns()
-        batch = tree_map_only(torch.Tensor, torch.clone, self._held[self._left % len(self._held)])
+        batch = tree_map_only(torch.Tensor, torch.clone, self._held[self.left % len(self._held)])
         self._copied_ns += time.monotonic_ns() - began_ns
         return batch
 

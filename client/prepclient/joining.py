@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 
-from prepclient.checks import invalid, seconds
+from prepclient.checks import MOST_S
 from prepclient.errors import InvalidSpec
-from prepserver.pipeline.checks import integer
+from prepserver.pipeline.checks import integer, number
 from prepserver.pipeline.errors import SpecError
 from prepserver.protocol.messages import lag_error
 
@@ -45,13 +45,13 @@ class Joining:
     def __post_init__(self) -> None:
         if (wrong := lag_error(self.lag)) is not None:
             raise InvalidSpec(wrong, "lag")
-        object.__setattr__(self, "wait_s", seconds("wait_s", self.wait_s))
+        object.__setattr__(self, "wait_s", number("wait_s", self.wait_s, 0.0, MOST_S))
         if self.start not in (None, "any", "first"):
             try:
                 object.__setattr__(self, "start", integer("start", self.start, -(2**62), 2**62))
-            except SpecError as e:
+            except SpecError:
                 allowed = "'any', 'first', or a position, as stats()['start'] has it"
-                raise invalid("start", self.start, allowed) from e
+                raise SpecError("start", self.start, allowed) from None
 
     @property
     def first(self) -> int | None:

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -53,11 +53,7 @@ class PinDriver(Protocol):
 
 
 class LibCuda:
-    """The driver API of one device, by ctypes.
-
-    Args:
-        ordinal: Number of the device, as torch counts (both count after CUDA_VISIBLE_DEVICES).
-        library: A loaded libcuda; None opens libcuda.so.1.
+    """The driver API of one device, by ctypes; `ordinal` is its number as torch counts, after CUDA_VISIBLE_DEVICES.
 
     Raises:
         OSError: There is no libcuda.so.1, or it lacks a function.
@@ -133,11 +129,7 @@ class LibCuda:
 
 
 class RuntimeBinding:
-    """The runtime as torch binds it, for a torch without libcuda (ROCm).
-
-    Args:
-        ordinal: The device, as torch counts.
-    """
+    """The runtime as torch binds it, for a torch without libcuda (ROCm)."""
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
@@ -169,57 +161,31 @@ def open_driver(device: torch.device) -> PinDriver:
 
 
 class HostPin:
-    """The page-lock of one whole mapping.
+    """The page-lock of one whole mapping, which `keep` owns; it is kept alive until :meth:`close`.
 
     Locking begins at the mapping's first byte: torch asks about a tensor's storage, so one that starts before the
-    locked range counts as pageable.
+    locked range counts as pageable. It begins when `absent_from` (see `Mapping`) says that all pages are there, because
+    the driver faults pages in slowly and meanwhile blocks every process on the machine that starts CUDA.
 
     At the end, also at the interpreter's exit, the owner drains the copies, calls :meth:`close`, drops the tensors and
     unmaps. Memory that cannot be unlocked stays mapped. A forked child never calls the driver, because the lock is its
     parent's and CUDA does not survive a fork.
-
-    Args:
-        address: First byte of the mapping.
-        nbytes: Its size; 0 needs no lock.
-        driver: Locks and unlocks.
-        keep: Object that owns the mapping, kept alive until :meth:`close`.
-        cuts: Page-aligned offsets at which a new call of the driver begins. No copy may straddle one.
-        absent_from: See `Mapping.absent_from`. Locking begins when all pages are there, because the driver faults
-            pages in slowly and meanwhile blocks every process on the machine that starts CUDA.
     """
 
     def __init__(
-        self,
-        address: int,
-        nbytes: int,
-        driver: PinDriver,
-        *,
-        keep: object = None,
-        cuts: Sequence[int] = (),
+        self, address: int, nbytes: int, driver: PinDriver, *, keep: object = None,
         absent_from: Callable[[int], int] | None = None,
-    ) -> None:
-        ends = [*cuts, nbytes]
-        self._chunks = [(address + begin, end - begin) for begin, end in zip([0, *cuts], ends, strict=True) if nbytes]
+    ) -> None:  # fmt: skip
+        self._address = address
         self._nbytes = nbytes
         self._driver = driver
         self._keep = keep
         self._absent_from = absent_from
         self._closing = threading.Event()
         self._owner_pid = os.getpid()
-        self._locked: list[int] = []
-        self._state: PinState = "pending"
-        self._reason: str | None = None
+        self.state: PinState = "pending"  # ``pending``, then ``pinned`` or ``pageable``; ``closed`` after :meth:`close`
+        self.reason: str | None = None  # why the mapping is pageable, in words; None once the user was warned
         self._thread: threading.Thread | None = None
-
-    @property
-    def state(self) -> PinState:
-        """``pending``, then ``pinned`` or ``pageable``; ``closed`` after :meth:`close`."""
-        return self._state
-
-    @property
-    def reason(self) -> str | None:
-        """Why the mapping is pageable, in words."""
-        return self._reason
 
     def start(self) -> None:
         """Begins locking in the background (about 0.1 s per GB of present pages). Idempotent."""
@@ -230,22 +196,16 @@ class HostPin:
 
     def _lock(self) -> None:
         self._await_pages()
-        for address, nbytes in self._chunks:
-            if self._closing.is_set():
-                return
-            try:
-                code = _call(lambda: self._driver.register(address, nbytes))  # noqa: B023 - called at once
-                reason = "" if code == 0 else self._driver.describe(code)
-            except (OSError, RuntimeError, ValueError, ctypes.ArgumentError) as error:
-                reason = str(error)
-            if reason:
-                # Also if other code has locked a part: its extent and duration are unknown. Earlier chunks stay
-                # locked, because copies may be reading them.
-                self._reason = f"{self._nbytes / 2**20:.0f} MiB of shared memory could not be page-locked: {reason}"
-                self._state = "pageable"
-                return
-            self._locked.append(address)
-        self._state = "pinned"
+        if self._closing.is_set():
+            return
+        try:
+            code = _call(lambda: self._driver.register(self._address, self._nbytes))
+            reason = "" if code == 0 else self._driver.describe(code)
+        except (OSError, RuntimeError, ValueError, ctypes.ArgumentError) as error:
+            reason = str(error)
+        if reason:  # also if other code has locked a part: its extent and duration are unknown
+            self.reason = f"{self._nbytes / 2**20:.0f} MiB of shared memory could not be page-locked: {reason}"
+        self.state = "pageable" if reason else "pinned"
 
     def _await_pages(self) -> None:
         """Waits until all pages are present, or no new page has appeared for `_PAGES_PATIENCE_S`."""
@@ -258,22 +218,17 @@ class HostPin:
                 return
 
     def _unlock(self) -> bool:
-        """Unlocks all; whether that worked."""
-        unlocked = True
-        for address in self._locked:
-            try:
-                code = _call(lambda: self._driver.unregister(address))  # noqa: B023 - called at once
-            except (OSError, RuntimeError):
-                code = -1
-            unlocked &= code == 0
-        self._locked.clear()
-        return unlocked
+        """Unlocks; whether that worked."""
+        try:
+            return _call(lambda: self._driver.unregister(self._address)) == 0
+        except (OSError, RuntimeError):
+            return False
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits up to `timeout_s` (None: without limit) for the locking; whether the mapping is page-locked."""
         if self._thread is not None and self._owner_pid == os.getpid():
             self._thread.join(timeout_s)
-        return self._state == "pinned"
+        return self.state == "pinned"
 
     def warn_once(self) -> None:
         """Warns once, in the user's thread, if locking was refused.
@@ -281,8 +236,8 @@ class HostPin:
         Warns:
             PinningWarning: Locking was refused.
         """
-        if self._state == "pageable" and self._reason is not None:
-            reason, self._reason = self._reason, None
+        if self.state == "pageable" and self.reason is not None:
+            reason, self.reason = self.reason, None
             warnings.warn(
                 f"{reason}. Batches are copied to the GPU from pageable memory instead, which works but is "
                 "several times slower and holds up the calling thread.",
@@ -292,18 +247,17 @@ class HostPin:
 
     def close(self) -> None:
         """Unlocks; no copy may be under way. Idempotent."""
-        if self._state == "closed":
+        if self.state == "closed":
             return
         if os.getpid() != self._owner_pid:
             # Fork did not copy the thread, so waiting for it could hang.
-            self._state = "closed"
+            self.state = "closed"
             return
         self._closing.set()
-        self.wait()
-        if not self._unlock():
+        if self.wait() and not self._unlock():
             _still_locked.append(self._keep)
         self._keep = self._absent_from = None
-        self._state = "closed"
+        self.state = "closed"
 
 
 def _call(call: Callable[[], int]) -> int:

@@ -8,19 +8,27 @@ from pathlib import Path
 from prepclient.errors import NoServer
 from prepclient.transport import connect
 from prepserver.protocol.messages import ATTACH_SOCKET
-from prepserver.protocol.places import runtime_dirs
+from prepserver.protocol.places import runtime_dirs, trusted_dirs
+
+
+def places(given: str | None) -> list[Path]:
+    """The directories in which a daemon may start, also those that are not there yet."""
+    return [
+        Path(place).absolute() for place in ([given] if given is not None else runtime_dirs(os.environ, os.getuid()))
+    ]
 
 
 def candidates(given: str | None) -> list[Path]:
-    """The directories in which to look for a daemon: the one given by the caller, or the usual places."""
-    return [Path(given).absolute()] if given is not None else [Path(p) for p in runtime_dirs(os.environ, os.getuid())]
+    """The directories in which to look for a daemon: the one that is named, or the usual places that can be trusted."""
+    if given is not None:
+        return [Path(given).absolute()]
+    return [Path(place) for place in trusted_dirs(os.environ, os.getuid(), os.stat)]
 
 
 def find_runtime_dir(given: str | None) -> Path:
-    """The given directory; else the first of the usual places with a socket, or the first of all."""
+    """The first of the `candidates` with a socket, or the first of all."""
     found = candidates(given)
-    sockets = (path for path in found if _trusted(path) and os.path.lexists(path / ATTACH_SOCKET))
-    return found[0] if given is not None else next(sockets, found[0])
+    return next((place for place in found if os.path.lexists(place / ATTACH_SOCKET)), found[0])
 
 
 def listens(runtime_dir: Path) -> bool:
@@ -34,12 +42,3 @@ def listens(runtime_dir: Path) -> bool:
     except NoServer:
         return False
     return True
-
-
-def _trusted(path: Path) -> bool:
-    """Whether `path` is a real directory of this user or the system: anyone may put one under /tmp."""
-    try:
-        info = path.lstat()
-    except OSError:
-        return False
-    return path.is_dir() and not path.is_symlink() and (path.parent != Path("/tmp") or info.st_uid == os.getuid())

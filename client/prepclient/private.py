@@ -19,7 +19,7 @@ from typing import IO
 
 import prepserver
 from prepclient.errors import InvalidSpec, NoServer
-from prepclient.transport import connect
+from prepclient.places import listens
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG
 
@@ -37,12 +37,9 @@ _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDic
 
 
 def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
-    """The private daemon of this process, started if there is none. It ends with its last reference.
+    """The private daemon of this process, started with these arguments if there is none. It ends with its last user.
 
-    Args:
-        workers: Its worker processes, if it is started now; "auto" for as many as the jobs need.
-        plugins: Its plug-ins, if it is started now.
-        roots: URLs below which it reads, if it is started now.
+    `workers` may be "auto", for as many as the jobs need; it reads below the URLs `roots`.
 
     Raises:
         NoServer: It did not start; the text has the end of its log.
@@ -71,18 +68,9 @@ def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Seque
 
 
 class PrivateDaemon:
-    """A daemon that ends with this object and with this process.
+    """A daemon that ends with this object and with this process, in a directory `runtime_dir` of its own.
 
-    Args:
-        workers: Its worker processes.
-        plugins: Its plug-ins. With plug-ins it can import and read whatever this process can.
-        roots: URLs below which it reads.
-
-    Attributes:
-        runtime_dir: Its directory.
-
-    Raises:
-        NoServer: It did not start; the text has the end of its log.
+    With plug-ins it can import and read whatever this process can.
     """
 
     def __init__(self, workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
@@ -123,19 +111,12 @@ class PrivateDaemon:
 
     def _wait_up(self, said: IO[str]) -> None:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            try:
-                connect(self.runtime_dir).close()
-            except NoServer:
-                if not self.is_alive or time.monotonic() > deadline_s:
-                    said.seek(0)
-                    tail = said.read()[-2000:].strip()
-                    raise NoServer(
-                        f"the private daemon (workers=) did not start: {tail or 'its log is empty'}"
-                    ) from None
-                time.sleep(0.01)
-            else:
-                return
+        while not listens(self.runtime_dir):
+            if not self.is_alive or time.monotonic() > deadline_s:
+                said.seek(0)
+                tail = said.read()[-2000:].strip()
+                raise NoServer(f"the private daemon (workers=) did not start: {tail or 'its log is empty'}")
+            time.sleep(0.01)
 
 
 def _make_place() -> Path:

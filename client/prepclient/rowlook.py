@@ -17,28 +17,18 @@ Layout: TypeAlias = Literal["HWC", "CHW"]
 
 @dataclass(frozen=True, slots=True)
 class RowLook:
-    """Layout of a column's rows, as stored and as the user sees them.
+    """Layout of a column's rows, as stored and as the user sees them."""
 
-    Attributes:
-        shape: Stored shape of one row: ``(H, W, C)`` or ``(C, H, W)`` for an image.
-        dtype: Stored element type.
-        stored: Order of the stored axes.
-        seen: Order of the axes that the user sees. The default, CHW over stored HWC, is torch's ``channels_last``
-            and costs nothing.
-        views: Number of views; each view is a batch of its own.
-        name: Name of the column.
-        is_image: Whether it is normalised, cast and laid out; other columns are handed out as stored.
-        top: Greatest value that a pixel may have; see `Image`.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype = torch.uint8
-    stored: Layout = "HWC"
+    shape: tuple[int, ...]  # stored shape of one row: ``(H, W, C)`` or ``(C, H, W)`` for an image
+    dtype: torch.dtype = torch.uint8  # stored element type
+    stored: Layout = "HWC"  # order of the stored axes
+    # Order of the axes that the user sees. The default, CHW over stored HWC, is torch's ``channels_last`` and costs
+    # nothing.
     seen: Layout = "CHW"
-    views: int = 1
+    views: int = 1  # number of views; each view is a batch of its own
     name: str = "image"
-    is_image: bool = True
-    top: float | None = field(default=255.0, compare=False)
+    is_image: bool = True  # whether it is normalised, cast and laid out; other columns are handed out as stored
+    top: float | None = field(default=255.0, compare=False)  # greatest value that a pixel may have; see `Image`
 
     @classmethod
     def of(cls, field: RowField, views: int) -> RowLook:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -13,14 +14,13 @@ from typing import Any
 
 from prepclient.chain import RingChain
 from prepclient.errors import BatchTimeout, MemoryRefused, PrepClientError, ProtocolViolation, ServerBusy
-from prepclient.feed import Feed, Listing, Start
-from prepclient.joining import Joining
+from prepclient.feed import Feed, Listing, Service, Start, Until
 from prepclient.rows import Rows
 from prepclient.session import Session, Totals
 from prepclient.spec import Spec
 from prepclient.transport import Connection, ask, ask_status, unexpected
 from prepserver.memory.errors import SegmentError
-from prepserver.protocol.layout import RingLayout
+from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.protocol.messages import Attach, Moved, Ready, Release, Sync, Welcome
 from prepserver.protocol.schema import ProtocolError
 
@@ -65,87 +65,59 @@ def _admitted(
         pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
-class ServedFeed(Feed):
-    """A feed over a daemon's ring.
+def _question(spec: Spec, start: Start, service: Service) -> Attach:
+    shape = spec.shape
+    return Attach(
+        job=spec.job[:256], source=spec.source.to_wire(), pipeline=spec.pipeline.to_wire(),
+        shuffle=spec.shuffle, seed=spec.seed, batching=shape.batching,
+        batch_size=shape.batch_size, drop_last=shape.drop_last, prefetch=service.prefetch, cache=service.cache,
+        rank=shape.rank, world_size=shape.world_size, local_ranks=spec.local_ranks,
+        num_shards=shape.shard.count, shard_index=shape.shard.index,
+        epoch=start.epoch, position=start.position, epoch_start=start.epoch_start, rounds=start.rounds,
+        first=start.first, join_wait_s=service.joining.longest_wait_s(service.timeout_s), lag=service.joining.lag,
+    )  # fmt: skip
 
-    Args:
-        runtime_dir: The daemon's directory.
-        spec: The checked request.
-        start: Where to begin.
-        prefetch: Rows to have ready ahead, 0 for the daemon's choice.
-        timeout_s: Longest wait for the daemon's answers.
-        joining: How to join the streams of others.
-        on_scanning: Called with the number of samples found while the daemon lists the source.
-        cache: See `prepclient.spec.check_cache`.
-        map_rows: Maps a ring.
+
+class ServedFeed(Feed):
+    """A feed over the ring of the daemon in `runtime_dir`.
+
+    `service` says what else to ask of the daemon, and how long to wait for its answers; `on_scanning` is called with
+    the number of samples found while the daemon lists the source.
 
     Raises:
         PrepClientError: The daemon does not admit this job.
     """
 
     def __init__(
-        self,
-        runtime_dir: Path,
-        spec: Spec,
-        start: Start,
-        *,
-        prefetch: int,
-        timeout_s: float,
-        joining: Joining,
-        on_scanning: Callable[[int], None],
-        cache: str = "",
+        self, runtime_dir: Path, spec: Spec, start: Start, service: Service, on_scanning: Callable[[int], None],
         map_rows: Callable[[int, RingLayout], Rows] = Rows.map,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._runtime_dir = runtime_dir
-        attach = Attach(
-            job=spec.job[:256],
-            source=spec.source.to_wire(),
-            shuffle=spec.shuffle,
-            seed=spec.seed,
-            pipeline=spec.pipeline.to_wire(),
-            batch_size=spec.shape.batch_size,
-            drop_last=spec.shape.drop_last,
-            rank=spec.shape.rank,
-            world_size=spec.shape.world_size,
-            local_ranks=spec.local_ranks,
-            prefetch=prefetch,
-            epoch=start.epoch,
-            position=start.position,
-            epoch_start=start.epoch_start,
-            first=start.first,
-            rounds=start.rounds,
-            join_wait_s=joining.longest_wait_s(timeout_s),
-            lag=joining.lag,
-            num_shards=spec.shape.shard.count,
-            shard_index=spec.shape.shard.index,
-            batching=spec.shape.batching,
-            cache=cache,
-        )
-        self._connection, welcome = _admitted(runtime_dir, attach, timeout_s, on_scanning)
+        attach = _question(spec, start, service)
+        self._connection, welcome = _admitted(runtime_dir, attach, service.timeout_s, on_scanning)
         self._pid = os.getpid()
         self._session: Session | None = None
         self._job_id = welcome.job_id
         self._map_rows = map_rows
         self._end = weakref.finalize(self, self._connection.close)
         self._end.atexit = False  # the kernel closes it as well
-        try:
-            self.layout = RingLayout.from_wire(welcome.layout)
-            self.rows = RingChain(self._map(welcome.ring, self.layout))
-        except SegmentError as e:
-            self._end()
-            raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
-        except ProtocolError as e:
-            self._end()
-            raise ProtocolViolation(f"from the daemon: {e}") from e
-        except BaseException:
-            self._end()
-            raise
+        self._fields = ring_fields(spec.pipeline.fields)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._end)
+            try:
+                rows = self._map(welcome.ring, welcome.layout)
+            except SegmentError as e:
+                raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
+            except ProtocolError as e:
+                raise ProtocolViolation(f"from the daemon: {e}") from e
+            on_error.pop_all()
+        self.rows = RingChain(rows)
         self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest, welcome.code)
-        self.num_classes = welcome.num_classes
+        self.num_classes, self.classes = welcome.num_classes, welcome.classes
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
         self._alone_upto = welcome.alone_upto
-        if welcome.ahead > self.layout.rows:
+        if welcome.ahead > rows.layout.rows:
             log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
 
     def attach(self, session: Session) -> None:
@@ -157,16 +129,9 @@ class ServedFeed(Feed):
         while self._take(session, 0.0):
             pass
 
-    def wait(
-        self,
-        session: Session,
-        timeout_s: float,
-        until: Callable[[], bool],
-        pace_s: Callable[[], float | None] = lambda: None,
-        held_up: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def wait(self, session: Session, timeout_s: float, until: Until) -> None:
         """See `Feed`."""
-        if until():
+        if until.is_met():
             return
         began_s = time.monotonic()
         sync_s = began_s + _SYNC_AFTER_S
@@ -178,12 +143,12 @@ class ServedFeed(Feed):
             if self._alone_upto and now_s - began_s > _SAY_JOINING_AFTER_S:
                 self._say_joining(session)
             pause_s = min(sync_s, say_s, began_s + timeout_s) - now_s
-            pace = pace_s()
+            pace = until.pace_s()
             self._take(session, max(_LEAST_WAIT_S, pause_s if pace is None else min(pause_s, pace)))
-            if until():
+            if until.is_met():
                 return
             now_s = time.monotonic()
-            if not held_up():
+            if not until.holds_up():
                 sync_s = now_s + _SYNC_AFTER_S
             if now_s >= sync_s:
                 self._connection.send(Sync(session.released_upto))
@@ -216,11 +181,14 @@ class ServedFeed(Feed):
 
     def _move(self, moved: Moved) -> None:
         try:
-            self.rows.add(moved.start, self._map(moved.ring, RingLayout.from_wire(moved.layout)))
+            self.rows.add(moved.start, self._map(moved.ring, moved.layout))
         except (SegmentError, ProtocolError) as e:
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
 
-    def _map(self, ring: int, layout: RingLayout) -> Rows:
+    def _map(self, ring: int, wire: dict[str, Any]) -> Rows:
+        layout = RingLayout.from_wire(wire)
+        if layout.fields != self._fields:
+            raise ProtocolError(f"a ring of {layout.fields}; the pipeline makes rows of {self._fields}")
         fd = self._connection.take(ring)
         try:
             return self._map_rows(fd, layout)
@@ -229,9 +197,10 @@ class ServedFeed(Feed):
 
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
         return (
-            f"no batch for {waited_s:.0f} s: rows below {session.ready_upto} are ready, "
-            f"and this job is at row {session.released_upto}. The daemon in {self._runtime_dir} runs; "
-            "`prepserver status` shows whether its workers are busy, and whether a slower job holds this one back"
+            f"no batch for {waited_s:.0f} s: this job is at row {session.released_upto}, and the rows before "
+            f"{session.ready_upto} are ready. The daemon in {self._runtime_dir} runs; "
+            "`prepserver status` shows whether its workers are busy, and whether this job waits for a slower one, or "
+            "for ranks of its own"
         )
 
     def release(self, session: Session) -> None:

@@ -36,35 +36,21 @@ class Bad:
 
 
 class Totals(NamedTuple):
-    """What the training loop received over all attachments.
-
-    Attributes:
-        batches: Batches.
-        images: Rows in them.
-        bad: Rows among them that hold a replacement.
-        wait_ns: Time for which missing rows held up the loop.
-        copy_ns: Time for which rows that were ready held it up, while they were copied.
-        own_ns: The loop's own time between two batches of an epoch.
-    """
+    """What the training loop received over all attachments."""
 
     batches: int = 0
-    images: int = 0
-    bad: int = 0
-    wait_ns: int = 0
-    copy_ns: int = 0
-    own_ns: int = 0
+    images: int = 0  # rows in them
+    bad: int = 0  # rows among them that hold a replacement
+    wait_ns: int = 0  # time for which missing rows held up the loop
+    copy_ns: int = 0  # time for which rows that were ready held it up, while they were copied
+    own_ns: int = 0  # the loop's own time between two batches of an epoch
 
 
 class Handed(NamedTuple):
-    """Progress of the training loop. A step replaces the whole object, so it happens completely or not at all.
+    """Progress of the training loop. A step replaces the whole object, so it happens completely or not at all."""
 
-    Attributes:
-        line: The line at the next batch; it is never advanced in place.
-        totals: What the training loop received before that.
-    """
-
-    line: BatchLine
-    totals: Totals
+    line: BatchLine  # the line at the next batch; it is never advanced in place
+    totals: Totals  # what the training loop received before that
 
 
 class Session:
@@ -82,21 +68,12 @@ class Session:
         shape: Shape of the batches.
         rounds: Batches from `position` on that this rank has taken already.
         totals: Totals of earlier attachments.
-
-    Attributes:
-        handed: Progress of the training loop; the code that hands out a batch replaces it.
     """
 
     def __init__(
-        self,
-        samples: int,
-        epoch: int,
-        epoch_start: int,
-        position: int,
-        shape: Shape,
-        rounds: int = 0,
+        self, samples: int, epoch: int, epoch_start: int, position: int, shape: Shape, rounds: int = 0,
         totals: Totals = Totals(),  # noqa: B008 - immutable
-    ) -> None:
+    ) -> None:  # fmt: skip
         line = (
             samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds,
             shape.shard, shape.batching,
@@ -105,12 +82,12 @@ class Session:
         self._shard = shape.shard
         self.ready_upto = position
         self._ahead = BatchLine(*line)
+        # progress of the training loop; the code that hands out a batch replaces it
         self.handed = Handed(BatchLine(*line), totals)
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
         self._staged: list[Batch] = []
-        self._held: dict[int, Batch] = {}  # by start; insertion order is stream order
-        self._returned: set[int] = set()
+        self._held: dict[int, bool] = {}  # start of each staged batch, in stream order: whether it was given back
         self._bad: dict[int, Bad] = {}
         self.released_upto = self._ahead.peek().start
 
@@ -140,7 +117,7 @@ class Session:
         batch = self._ahead.peek()
         self._ahead.advance()
         self._staged.append(batch)
-        self._held[batch.start] = batch
+        self._held[batch.start] = False
         return batch
 
     def give_back(self, start: int) -> bool:
@@ -149,16 +126,15 @@ class Session:
         Returns:
             Whether `released_upto` moved, so that the daemon should be told.
         """
-        self._returned.add(start)
+        self._held[start] = True
         before = self.released_upto
         for key in list(self._held):
-            if key not in self._returned:
+            if not self._held[key]:
                 break
-            self._returned.discard(key)
             del self._held[key]
         self.released_upto = next(iter(self._held), self._ahead.peek().start)
         if self._bad:
-            for position in [p for p in self._bad if p < min(self.released_upto, self.handed.line.peek().start)]:
+            for position in [p for p in self._bad if p < min(self.released_upto, self.stands)]:
                 del self._bad[position]
         return self.released_upto > before
 
@@ -167,7 +143,7 @@ class Session:
     def offer(self) -> tuple[Batch, list[Bad], BatchLine]:
         """The oldest staged batch, its replaced rows, and the line after it, for the next `handed`."""
         batch = self._staged.pop(0)
-        line = copy.copy(self.handed.line)
+        line = copy.copy(self.line)
         line.advance()
         return batch, self.bad_of(batch), line
 
@@ -176,24 +152,29 @@ class Session:
         return [self._bad[p] for p in sorted(self._bad) if batch.start <= p < batch.stop] if self._bad else []
 
     @property
+    def line(self) -> BatchLine:
+        """The line at the training loop's next batch."""
+        return self.handed.line
+
+    @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
-        return self._first_epoch + (self.handed.line.epoch_start - self._first_epoch_start) // self.handed.line.n
+        return self._first_epoch + (self.line.epoch_start - self._first_epoch_start) // self.line.n
 
     @property
     def epoch_start(self) -> int:
         """Start of the next batch's epoch, counted as `position`."""
-        return self._of_all(self.handed.line.epoch_start)
+        return self._of_all(self.line.epoch_start)
 
     @property
     def position(self) -> int:
         """Position of all ranks of all shards together, which a checkpoint holds."""
-        return self._of_all(self.handed.line.position)
+        return self._of_all(self.line.position)
 
     @property
     def place(self) -> tuple[int, int, int]:
         """This rank's exact place: (epoch_start, start of its run of batches, batches of it consumed)."""
-        return self.epoch_start, self._of_all(self.handed.line.plan.start), self.handed.line.number
+        return self.epoch_start, self._of_all(self.line.plan.start), self.line.number
 
     def _of_all(self, position: int) -> int:
         return self._shard.to_all(position, self.samples)
@@ -201,24 +182,9 @@ class Session:
     @property
     def stands(self) -> int:
         """Start of the next batch for the training loop."""
-        return self.handed.line.peek().start
-
-    @property
-    def positions(self) -> int:
-        """Positions of a pass of this shard."""
-        return self.handed.line.n
+        return self.line.peek().start
 
     @property
     def batches_left(self) -> int:
         """Batches until the end of the epoch."""
-        return len(self.handed.line.plan) - self.handed.line.number
-
-    @property
-    def at_epoch_start(self) -> bool:
-        """Whether nothing of the epoch has been consumed yet."""
-        return self.handed.line.at_epoch_start
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches of this rank in the whole epoch of the next batch."""
-        return self.handed.line.batches_per_epoch
+        return len(self.line.plan) - self.line.number

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from prepclient.checks import whole
 from prepclient.errors import InvalidSpec
+from prepserver.pipeline.checks import integer
 from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 
 
@@ -42,9 +42,9 @@ class Sharding:
             if (place is None) != (size is None):
                 raise InvalidSpec(f"{part} and {count} come together", part if place is None else count)
             if size is not None:
-                size = whole(count, size, 1, most)
+                size = integer(count, size, 1, most)
                 object.__setattr__(self, count, size)
-                object.__setattr__(self, part, whole(part, place, 0, size - 1))
+                object.__setattr__(self, part, integer(part, place, 0, size - 1))
 
     @property
     def shard(self) -> Shard:
@@ -53,19 +53,12 @@ class Sharding:
 
 
 class Ranks(NamedTuple):
-    """This process among the data-parallel processes of its run.
-
-    Attributes:
-        rank: 0 <= rank < world_size.
-        world_size: Processes that read this shard.
-        local: (first, count) of the ranks on this machine, None for all.
-        shard: The shard of these processes.
-    """
+    """This process among the data-parallel processes of its run."""
 
     rank: int
-    world_size: int
-    local: tuple[int, int] | None = None
-    shard: Shard = WHOLE
+    world_size: int  # processes that read this shard
+    local: tuple[int, int] | None = None  # (first, count) of the ranks on this machine, None for all
+    shard: Shard = WHOLE  # of these processes
 
 
 def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:

@@ -5,55 +5,40 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 
-from prepclient.checks import choice, flag, invalid, whole
+from prepclient.checks import flag
 from prepclient.equivalents import refuse_torchvision
-from prepclient.errors import InvalidSpec, UnknownField
+from prepclient.errors import InvalidSpec
 from prepclient.session import Shape
 from prepclient.sharding import Sharding, find_ranks
 from prepserver.pipeline.batches import Batching, batch_rows
 from prepserver.pipeline.caching import wanted
+from prepserver.pipeline.checks import choice, integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.source import SourceSpec, absolute
 from prepserver.pipeline.sources import SOURCES
+from prepserver.protocol.messages import Shuffle
 
-VALID = "valid"
-"""The field that `on_error="mask"` adds."""
-
-OnError = Literal["raise", "skip", "mask"]
-Fields = Literal["tuple", "dict"] | Sequence[str]
-
-_SHUFFLES: dict[object, Literal["none", "full", "cyclic"]] = {False: "none", "full": "full", True: "cyclic"}
+_SHUFFLES: dict[object, Shuffle] = {False: "none", "full": "full", True: "cyclic"}
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A checked request.
-
-    Attributes:
-        source: The dataset.
-        pipeline: Canonical.
-        shuffle: The order, in the protocol's word.
-        seed: Seed of order and augmentation.
-        shape: Shape of the batches.
-        local_ranks: (first, count) of the ranks on this machine, None for all.
-        job: Name of the run.
-    """
+    """A checked request, with the words of the protocol."""
 
     source: SourceSpec
-    pipeline: Pipeline
-    shuffle: Literal["none", "full", "cyclic"]
-    seed: int
+    pipeline: Pipeline  # canonical
+    shuffle: Shuffle
+    seed: int  # seed of order and augmentation
     shape: Shape
-    local_ranks: tuple[int, int] | None
+    local_ranks: tuple[int, int] | None  # (first, count) of the ranks on this machine, None for all
     job: str
 
     @property
@@ -69,18 +54,9 @@ class Spec:
 
 
 def make_spec(
-    source: SourceSpec,
-    ops: Sequence[Op],
-    *,
-    batch_size: int,
-    shuffle: bool | str,
-    seed: int,
-    drop_last: bool,
-    order: str = "shuffle-batch-repeat",
-    views: int = 1,
-    sharding: Sharding | None = None,
-    job: str | None = None,
-) -> Spec:
+    source: SourceSpec, ops: Sequence[Op], *, batch_size: int, shuffle: bool | str, seed: int, drop_last: bool,
+    order: str = "shuffle-batch-repeat", views: int = 1, sharding: Sharding | None = None, job: str | None = None,
+) -> Spec:  # fmt: skip
     """Checks the arguments of a `PrepClient`.
 
     Raises:
@@ -89,92 +65,49 @@ def make_spec(
     if isinstance(shuffle, np.bool_):
         shuffle = bool(shuffle)
     if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:
-        raise invalid("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
-    choice("order", order, get_args(Batching))
-    batching = cast(Batching, order)
+        raise SpecError("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
+    batching = cast(Batching, choice("order", order, get_args(Batching)))
     wire_shuffle = _SHUFFLES[shuffle]
     if batching == "batch-shuffle-repeat":
         if wire_shuffle == "none":
-            raise invalid("shuffle", shuffle, "True or 'full' with order='batch-shuffle-repeat'")
+            raise SpecError("shuffle", shuffle, "True or 'full' with order='batch-shuffle-repeat'")
         wire_shuffle = "full"  # a pass is one permutation of batches, with the short one last
-    batch_size = whole("batch_size", batch_size, 1, 2**20)
-    seed = whole("seed", seed, 0, 2**63 - 1)
+    batch_size = integer("batch_size", batch_size, 1, 2**20)
+    seed = integer("seed", seed, 0, 2**63 - 1)
     refuse_torchvision(source, ops)
     if not isinstance(source, SourceSpec):
-        raise invalid("source", source, " or ".join(f"{name}(...)" for name in SOURCES))
+        reason = f"a source, such as ImageFolder(path), one of {', '.join(SOURCES)}"
+        is_data = isinstance(source, str | Sequence | Mapping) or hasattr(source, "dtype")
+        if hasattr(source, "__getitem__") and not is_data:
+            of = source if isinstance(source, type) else type(source)
+            name, module = of.__name__, of.__module__
+            plugin = f'"{"MODULE" if module == "__main__" else module}:{name}"'
+            reason += f'. A Dataset of your own is a plug-in: Plugin("{name}", ...) with workers=N, plugins={plugin} '
+            reason += "(docs/plugins.md)"
+        raise SpecError("source", source, reason)
     if not isinstance(ops, Sequence) or isinstance(ops, str):
-        raise invalid("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
+        raise SpecError("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
     if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):
-        raise invalid("job", job, "a name of 1 to 256 printable characters")
-    try:
-        pipeline = Pipeline.from_ops(list(ops), views, source.columns)
-    except SpecError as e:
-        raise InvalidSpec(str(e), e.field) from e
+        raise SpecError("job", job, "a name of 1 to 256 printable characters")
+    pipeline = Pipeline.from_ops(list(ops), views, source.columns)
     if not isinstance(sharding, Sharding | None):
-        raise invalid("sharding", sharding, "Sharding(...), or None for what the launcher says")
+        raise SpecError("sharding", sharding, "Sharding(...), or None for what the launcher says")
     ranks = find_ranks(sharding or Sharding(), os.environ)
-    return Spec(
-        source,
-        pipeline,
-        wire_shuffle,
-        seed,
-        Shape(batch_size, flag("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching),
-        ranks.local,
-        job if job is not None else _job_name(ranks.world_size),
-    )
-
-
-def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str, ...] | None:
-    """The fields of a batch in order, or None for a dict of all of them.
-
-    Raises:
-        UnknownField: One that no batch has.
-        InvalidSpec: Neither "tuple", "dict" nor a sequence of names.
-    """
-    masked = (VALID,) if on_error == "mask" else ()
-    columns = list(dict.fromkeys(each.column for each in pipeline.fields if each.column != INDEX))
-    known = (*columns, INDEX, VALID)
-    if fields == "dict":
-        return None
-    if fields == "tuple":
-        return (*columns, *masked)
-    if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
-        raise invalid("fields", fields, "'tuple', 'dict', or names in the order in which you want them")
-    for name in fields:
-        if name == VALID and not masked:
-            raise UnknownField("fields names 'valid', which only on_error='mask' gives", "fields")
-        if name not in known:
-            text = f"fields names {name!r}, which no batch has; there are {', '.join(known)}"
-            raise UnknownField(text, "fields")
-    return tuple(fields)
+    shape = Shape(batch_size, flag("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
+    job = _job_name(ranks.world_size) if job is None else job
+    return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, job)
 
 
 def check_cache(cache: object, pipeline: Pipeline) -> str:
-    """The cache in the protocol's words.
-
-    Raises:
-        InvalidSpec: There is no such cache for this pipeline.
-    """
+    """The cache in the protocol's words; raises `SpecError` if there is no such cache for this pipeline."""
     if cache is None:
         return ""
     is_word = isinstance(cache, str) and "/" not in cache
     if is_word and cache not in ("encoded", "decoded"):
-        raise invalid("cache", cache, "'encoded', 'decoded', the path of a folder with a slash, or None")
-    try:
-        name = str(cache) if is_word else absolute("cache", cache)
-        wanted(name, pipeline)
-    except SpecError as e:
-        raise InvalidSpec(str(e), "cache") from e
+        raise SpecError("cache", cache, "'encoded', 'decoded', the path of a folder with a slash, or None")
+    name = str(cache) if is_word else absolute("cache", cache)
+    wanted(name, pipeline)
     return name
-
-
-def parted_columns(pipeline: Pipeline) -> dict[str, list[str]]:
-    """The columns with one number for each of several views, and the fields that hold them."""
-    found: dict[str, list[str]] = {}
-    for field in pipeline.fields:
-        if pipeline.views > 1 and field.kind.is_spatial and not field.shape:
-            found.setdefault(field.column, []).append(field.name)
-    return found
 
 
 def _job_name(world_size: int) -> str:

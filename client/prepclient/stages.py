@@ -1,4 +1,4 @@
-"""The stages on the host and on a device, and what makes one for each attachment.
+"""A stage turns ready rows into the training loop's tensors, a batch at a step: on the host, or on a device.
 
 Both release rows as early as possible. The host stage hands out fresh tensors and releases rows at once, or lends views
 and releases them at the next step. The device stage (`prepclient.device`) copies ahead on a side stream and releases
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,27 +20,66 @@ from prepclient.batchops import Drawing
 from prepclient.blocks import HostBlocks
 from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import Engine
-from prepclient.feed import Feed
+from prepclient.feed import Feed, Until
 from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
-from prepclient.session import Session
-from prepclient.spec import VALID, Spec
-from prepclient.stage import Stage, Step, valid_rows
-from prepserver.pipeline.batches import Batch
+from prepclient.session import Bad, Session
+from prepclient.spec import Spec
+from prepserver.pipeline.batches import Batch, BatchLine
 from prepserver.protocol.layout import RingLayout
+
+VALID = "valid"
+"""The field that `on_error="mask"` adds."""
 
 _POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
 _WHOLE: Mapping[str, str] = MappingProxyType({})
 _BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
 
 
-class _Trim:
-    """Cuts columns of a batch to the longest row in it: see `prepserver.pipeline.op.Op.trims`.
+class Step(NamedTuple):
+    """A batch for the training loop."""
 
-    Args:
-        trims: Columns, and the column that says how long each row is.
-    """
+    batch: Batch  # its rows
+    bad: list[Bad]  # rows that hold a replacement
+    line: BatchLine  # the line after this batch, for `Session.handed`
+    # Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if its stage
+    # has that field.
+    fields: dict[str, Any]
+    ready_ns: int  # when its rows were there, by CLOCK_MONOTONIC
+    wait_ns: int  # time for which missing rows held up the training loop
+    copy_ns: int  # time for which rows that were ready held it up, while they were copied
+    # Time for which the loop's own earlier work held it up: a device that is still computing. Less `copy_ns`, and so
+    # below 0 if the loop itself waited for a late copy.
+    own_ns: int = 0
+
+
+class Stage(Protocol):
+    """Makes tensors of a session's rows."""
+
+    def step(self, timeout_s: float) -> Step:
+        """The next batch, which the caller then enters into `Session.handed`.
+
+        After an exception only `close` may be called.
+
+        Raises:
+            PrepClientError: The batch cannot come, or did not come within `timeout_s`.
+        """
+
+    def close(self) -> None:
+        """Stops reading rows, so that the ring may be unmapped."""
+
+
+def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
+    """For each row of a batch, whether it holds its sample and not a replacement."""
+    valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
+    for one in bad:
+        valid[one.position - batch.start] = False
+    return valid
+
+
+class _Trim:
+    """Cuts columns of a batch to the longest row in it: see `prepserver.pipeline.op.Op.trims`."""
 
     def __init__(self, trims: Mapping[str, str]) -> None:
         self._trims = trims
@@ -62,13 +101,7 @@ class _Trim:
 
 
 class _Column(NamedTuple):
-    """A column with more than one number a row.
-
-    Attributes:
-        look: Layout of its rows.
-        finisher: The last computation.
-        blocks: Memory for its batches.
-    """
+    """A column with more than one number a row: its layout, its last computation, and memory for its batches."""
 
     look: RowLook
     finisher: Finisher
@@ -81,38 +114,18 @@ class _Column(NamedTuple):
 
 
 class HostStage:
-    """Tensors in host memory.
-
-    Args:
-        session: The session.
-        feed: Its feed.
-        looks: Layout of each column with more than one number a row.
-        finish: The last computation on images.
-        max_batch: Most rows in one batch.
-        zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
-        trims: Columns to cut.
-        drawing: Draws for the ops on batches; None if nothing is drawn.
-    """
+    """Tensors in host memory; with `zero_copy`, read-only views of the ring that are valid until the next step."""
 
     def __init__(
-        self,
-        session: Session,
-        feed: Feed,
-        looks: Sequence[RowLook],
-        finish: Finish,
-        max_batch: int,
-        *,
-        zero_copy: bool,
-        trims: Mapping[str, str] = _WHOLE,
-        drawing: Drawing | None = None,
-    ) -> None:
+        self, session: Session, feed: Feed, looks: Sequence[RowLook], finish: Finish, max_batch: int, *,
+        zero_copy: bool, trims: Mapping[str, str] = _WHOLE, drawing: Drawing | None = None,
+    ) -> None:  # fmt: skip
         self._session = session
         self._drawing = drawing
         self._feed = feed
         self._trim = _Trim(trims)
-        columns = [_Column.of(look, finish, max_batch) for look in looks]
-        self._columns = columns
-        self._lends = zero_copy and all(column.finisher.is_plain for column in columns)
+        self._columns = [_Column.of(look, finish, max_batch) for look in looks]
+        self._lends = zero_copy and all(column.finisher.is_plain for column in self._columns)
         self._lent: Batch | None = None
 
     def step(self, timeout_s: float) -> Step:
@@ -120,18 +133,22 @@ class HostStage:
         session, since_ns = self._session, time.monotonic_ns()
         self._return_lent()
         wait_ns = 0
+        rows, batch = self._feed.rows, session.upcoming
+        # Before the wait, which costs no time then: the first use of torch after a long sleep takes a while.
+        views, links = rows.parts(batch.start, batch.stop), rows.links[:]
         if session.next_ready() is None:
             began_ns = time.monotonic_ns()
-            self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
+            self._feed.wait(session, timeout_s, Until(lambda: session.next_ready() is not None))
             wait_ns = time.monotonic_ns() - began_ns
+            if rows.links != links:  # the job has moved to another ring
+                views = rows.parts(batch.start, batch.stop)
         ready_ns = time.monotonic_ns()
-        batch = session.stage()
-        rows = self._feed.rows
-        parts = iter(rows.parts(batch.start, batch.stop))
+        parts = iter(views)
+        session.stage()
         scalars = rows.scalars(batch.start, batch.stop)
         drawn: Iterator[torch.Tensor | None] = itertools.repeat(None)
         if self._drawing is not None:
-            numbers = self._drawing(batch.start, session.positions, scalars)
+            numbers = self._drawing(batch.start, session.line.n, scalars)
             drawn = iter(self._drawing.split(numbers))
             scalars |= self._drawing.softened(scalars, numbers)
         fields: dict[str, Any] = {
@@ -169,14 +186,7 @@ class HostStage:
 
 
 class CudaStage:
-    """Tensors on a CUDA device, copied ahead of the training loop.
-
-    Args:
-        session: The session.
-        feed: Its feed, whose rings are page-locked.
-        stage: The stage on the device.
-        trims: Columns to cut.
-    """
+    """Tensors on a CUDA device, copied ahead of the training loop; the feed's rings are page-locked."""
 
     def __init__(self, session: Session, feed: Feed, stage: DeviceStage, trims: Mapping[str, str] = _WHOLE) -> None:
         self._trim = _Trim(trims)
@@ -212,11 +222,9 @@ class CudaStage:
         return Step(batch, bad, line, taken.fields, ready_ns, wait_ns, copy_ns, held_ns - copy_ns)
 
     def _wait(self, timeout_s: float) -> int:
-        """Waits for the next batch's rows.
+        """Waits for the next batch's rows; returns for how many nanoseconds the device was idle meanwhile.
 
-        Returns:
-            Nanoseconds for which the device was idle. The host runs ahead, so it is held up only once the device has
-            finished all earlier steps.
+        The host runs ahead, so it is held up only once the device has finished all earlier steps.
         """
         idle_since_ns: int | None = None
 
@@ -232,7 +240,7 @@ class CudaStage:
                 return _POLL_S
             return _BUSY_POLL_S if idle_since_ns is None else None
 
-        self._feed.wait(self._session, timeout_s, is_ready, pace_s, lambda: idle_since_ns is not None)
+        self._feed.wait(self._session, timeout_s, Until(is_ready, pace_s, lambda: idle_since_ns is not None))
         return 0 if idle_since_ns is None else time.monotonic_ns() - idle_since_ns
 
     def _submit(self) -> None:
@@ -242,7 +250,7 @@ class CudaStage:
             self._trim.look(batch, scalars)
             small = {name: [column] for name, column in scalars.items()}
             if self._stage.drawing is not None:
-                small[DRAWN] = [self._stage.drawing(batch.start, self._session.positions, scalars)]
+                small[DRAWN] = [self._stage.drawing(batch.start, self._session.line.n, scalars)]
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
             self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
@@ -260,36 +268,17 @@ class CudaStage:
 
 
 class Staging:
-    """Makes a stage for each attachment of a client.
-
-    Args:
-        spec: The checked request.
-        device: Device of the batches.
-        looks: Layout of each column with more than one number a row.
-        finish: The last computation on images.
-        zero_copy: Lend memory instead of handing out fresh tensors.
-        has_valid: Whether batches have the field ``valid``.
-
-    Attributes:
-        device: Device of the batches.
-        dtypes: Element types of the columns that `looks` describe, in a batch.
-        engine: The device's engine; None for CUDA's.
-    """
+    """Makes a stage for each attachment of a client."""
 
     def __init__(
-        self,
-        spec: Spec,
-        device: torch.device,
-        looks: Sequence[RowLook],
-        finish: Finish,
-        *,
-        zero_copy: bool,
+        self, spec: Spec, device: torch.device, looks: Sequence[RowLook], finish: Finish, *, zero_copy: bool,
         has_valid: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._drawing = drawing_of(spec.seed, looks, finish)
+        # element types of the columns that `looks` describe, in a batch
         self.dtypes = [Finisher(finish, look, torch.device("cpu")).dtype for look in looks]
         self.device = device
-        self.engine: Engine[Any] | None = None
+        self.engine: Engine[Any] | None = None  # the device's engine; None for CUDA's
         self._looks = looks
         self._finish = finish
         self._zero_copy = zero_copy
@@ -320,15 +309,9 @@ class Staging:
         if self._on_device is not None:
             return CudaStage(session, feed, self._on_device, self._trims)
         return HostStage(
-            session,
-            feed,
-            self._looks,
-            self._finish,
-            self._max_batch,
-            zero_copy=self._zero_copy,
-            trims=self._trims,
+            session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy, trims=self._trims,
             drawing=self._drawing,
-        )
+        )  # fmt: skip
 
     def close(self) -> None:
         """Gives the device's memory back. Idempotent."""

@@ -11,33 +11,26 @@ from typing import Any, NamedTuple
 
 from prepclient import checks
 from prepclient.errors import PrepClientError
-from prepclient.stage import Step
+from prepclient.stages import Step
+from prepserver.pipeline.checks import integer
 from prepserver.protocol.trace import MadeChunk, Place, Trace
 
 log = logging.getLogger("prepclient")
 
 
 class _Took(NamedTuple):
-    """A step: rows [start, stop), when the loop asked, they were there and it got them, and the loop's time before."""
+    """A step without its tensors: when the loop asked for it, got it, and had got the one before."""
 
-    start: int
-    stop: int
+    step: Step
     asked_ns: int
     left_ns: int
-    ready_ns: int
-    wait_ns: int
-    copy_ns: int
     before_ns: int
 
 
 class Timeline:
-    """The steps of one loop.
+    """The next `steps` steps of the loop of `job`.
 
-    Args:
-        path: Where to write.
-        steps: How many steps to record.
-        job: The run's name.
-        on_cpu: Whether `next()` itself copies the rows; a device does so on a stream of its own.
+    With `on_cpu`, `next()` itself copies the rows; a device does so on a stream of its own.
 
     Raises:
         InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
@@ -45,33 +38,25 @@ class Timeline:
 
     def __init__(self, path: str | os.PathLike[str], steps: int, job: str, *, on_cpu: bool) -> None:
         self._path = Path(checks.path("path", path))
-        self._left = checks.whole("steps", steps, 1, 10**6)
+        self._left = integer("steps", steps, 1, 10**6)
         self._job = job
         self._on_cpu = on_cpu
         self._steps: list[_Took] = []
 
     def step(self, step: Step, asked_ns: int, left_ns: int, before_ns: int) -> bool:
-        """Notes a step; returns whether it was the last one to be recorded.
+        """Notes a step; returns whether it was the last one.
 
-        Args:
-            step: What the loop got.
-            asked_ns: When it asked.
-            left_ns: When it got it.
-            before_ns: When it got its last batch; 0 if this is the first one of an epoch.
+        The loop asked for it at `asked_ns`, got it at `left_ns`, and had got the batch before at `before_ns`: 0 for the
+        first one of an epoch.
         """
-        batch = step.batch
-        took = _Took(
-            batch.start, batch.stop, asked_ns, left_ns, step.ready_ns, step.wait_ns, step.copy_ns, before_ns
-        )  # fmt: skip
-        self._steps.append(took)
+        self._steps.append(_Took(step._replace(fields={}), asked_ns, left_ns, before_ns))
         self._left -= 1
         return self._left <= 0
 
     def write(self, about_job: Callable[[int], dict[str, Any]]) -> None:
         """Writes the file; a failure is logged, because no training should end for it.
 
-        Args:
-            about_job: Asks the daemon for this job, with the chunks that were made since a time.
+        `about_job` asks the daemon for this job, with the chunks that were made since a time.
         """
         if not self._steps:
             return
@@ -84,7 +69,7 @@ class Timeline:
             log.warning("no timeline in %s: %s", self._path, e)
 
     def _rendered(self, chunks: Iterable[MadeChunk], stream: int | None) -> str:
-        start, since_ns = self._steps[0].start, self._steps[0].asked_ns
+        start, since_ns = self._steps[0].step.batch.start, self._steps[0].asked_ns
         trace, pid, tid = Trace(), os.getpid(), threading.get_native_id()
         trace.track(pid, tid, f"job {self._job}", "training loop")
         mine = [each for each in chunks if each.stream == stream and each.position + each.rows > start]
@@ -92,17 +77,18 @@ class Timeline:
         trace.chunks([*mine, *others])
         afters: list[_Took | None] = [*self._steps[1:], None]
         for took, after in zip(self._steps, afters, strict=True):
-            more = {"start": took.start, "stop": took.stop, "copying_ms": took.copy_ns / 1e6}
+            step, batch = took.step, took.step.batch
+            more = {"start": batch.start, "stop": batch.stop, "copying_ms": step.copy_ns / 1e6}
             trace.span("next", Place(pid, tid, took.asked_ns), took.left_ns, **more)
-            if took.wait_ns:
-                trace.span("loading", Place(pid, tid, took.ready_ns - took.wait_ns), took.ready_ns)
-            if self._on_cpu and took.copy_ns:
-                trace.span("copying", Place(pid, tid, took.ready_ns), min(took.ready_ns + took.copy_ns, took.left_ns))
-            on = [Place(pid, tid, min(took.ready_ns + 1, took.left_ns))]
+            if step.wait_ns:
+                trace.span("loading", Place(pid, tid, step.ready_ns - step.wait_ns), step.ready_ns)
+            if self._on_cpu and step.copy_ns:
+                trace.span("copying", Place(pid, tid, step.ready_ns), min(step.ready_ns + step.copy_ns, took.left_ns))
+            on = [Place(pid, tid, min(step.ready_ns + 1, took.left_ns))]
             if after is not None and after.before_ns:
                 trace.span("computing", Place(pid, tid, took.left_ns), after.asked_ns)
                 on.append(Place(pid, tid, took.left_ns + 1))
             for each in mine:
-                if each.position < took.stop and took.start < each.position + each.rows:
+                if each.position < batch.stop and batch.start < each.position + each.rows:
                     trace.flow([Place(each.pid, each.pid, each.ended_ns - 1), *on])
         return trace.text()

@@ -17,19 +17,12 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """Seconds of a loop, from its first batch on.
+    """Seconds of a loop, from its first batch on."""
 
-    Attributes:
-        loading: It waited for rows.
-        copying: It waited while rows that were ready were copied.
-        computing: Its own time between two batches of an epoch, a device's included.
-        rest: All else: attaching, and what was done between epochs, such as evaluation and checkpoints.
-    """
-
-    loading: float
-    copying: float
-    computing: float
-    rest: float
+    loading: float  # it waited for rows
+    copying: float  # it waited while rows that were ready were copied
+    computing: float  # its own time between two batches of an epoch, a device's included
+    rest: float  # all else: attaching, and what was done between epochs, such as evaluation and checkpoints
 
     @classmethod
     def of(cls, totals: Totals, total_ns: int) -> Parts:
@@ -38,9 +31,8 @@ class Parts(NamedTuple):
         return cls(totals.wait_ns / 1e9, totals.copy_ns / 1e9, totals.own_ns / 1e9, rest_ns / 1e9)
 
 
-def render(totals: Totals, total_ns: int, verdict: dict[str, Any] | None) -> str:
+def render(totals: Totals, parts: Parts, verdict: dict[str, Any] | None) -> str:
     """The parts by step and in per cent, and the verdict, as text."""
-    parts = Parts.of(totals, total_ns)
     whole_s, steps = sum(parts), max(1, totals.batches)
     table = Table(box=None, pad_edge=False)
     table.add_column("stage")
@@ -68,18 +60,18 @@ def spoken(verdict: dict[str, Any] | None) -> list[str]:
 
 def progress(train: PrepClient, epochs: int) -> Iterator[Any]:
     """Yields all batches of some epochs, and shows a bar on stderr: batches, time left, images/s, share of waiting."""
-    started_s, had = time.monotonic(), train._attachment.totals
+    started_s, had = time.monotonic(), train._loop.totals
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                TextColumn("{task.fields[speed]}"))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        more = train._headspace.extra if train._headspace is not None else 0  # in the first epoch only
+        more = train._loop.headspace.extra  # in the first epoch only
         task = bar.add_task("", total=epochs * (len(train) - more) + more, speed="")
         for number in range(1, epochs + 1):
             bar.update(task, description=f"epoch {number}/{epochs}")
             for batch in train:
                 yield batch
                 del batch  # so that its memory is free for the next one
-                now = train._attachment.totals
+                now = train._loop.totals
                 images_per_s = (now.images - had.images) / max(time.monotonic() - started_s, 1e-9)
                 loop_ns = now.wait_ns + now.copy_ns + now.own_ns
                 waits = 100 * now.wait_ns / loop_ns if loop_ns else 0.0

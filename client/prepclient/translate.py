@@ -24,6 +24,7 @@ from prepserver.pipeline.ops import (
     CenterCrop,
     ClampBoxes,
     ConvertBoxes,
+    LinearTransformation,
     Normalize,
     RandomIoUCrop,
     Resize,
@@ -37,11 +38,6 @@ _NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
 _TO_FLOATS = ("ToTensor", "ConvertImageDtype")
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
-_INSTEAD = {
-    "LinearTransformation": "its matrix has as many rows as an image has values: take a product of each batch, "
-    "(images.flatten(1) - mean) @ matrix",
-}
-"""What is known, but better done elsewhere."""
 _BOXES: dict[str, Callable[[Any], Op]] = {
     "RandomIoUCrop": lambda given: RandomIoUCrop(
         given.min_scale, given.max_scale, given.min_aspect_ratio, given.max_aspect_ratio, given.options, given.trials
@@ -92,7 +88,7 @@ def _ops(field: str, transform: Any) -> list[Op]:
             return [_same(field, transform, OPS[name])]
     except SpecError as error:
         raise _refused(f"{field}.{error.field}", transform, f"{error.value!r} {error.reason}") from error
-    raise _refused(field, transform, _INSTEAD.get(name, "prepserver has no op that does the same"))
+    raise _refused(field, transform, "prepserver has no op that does the same")
 
 
 def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:
@@ -101,6 +97,14 @@ def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:
 
 def _same(field: str, transform: Any, op: type[Op]) -> Op:
     """Return the op of the same name with the attributes of the same names."""
+    if op is LinearTransformation:
+        raise InvalidSpec(
+            f"{field} (LinearTransformation): ops are data, so its tensors must lie in files that the daemon can read: "
+            "numpy.save('/data/matrix.npy', transform.transformation_matrix.numpy()), "
+            "numpy.save('/data/mean.npy', transform.mean_vector.numpy()), and "
+            "prepclient.LinearTransformation('/data/matrix.npy', '/data/mean.npy') in its place",
+            field,
+        )
     ours, theirs = inspect.signature(op).parameters, inspect.signature(type(transform)).parameters
     values: dict[str, Any] = {}
     for name in ours:
@@ -145,6 +149,9 @@ def _one(field: str, transform: object) -> Op:
 
 def _refused(field: str, transform: object, why: str) -> InvalidSpec:
     name = type(transform).__name__
+    if name in ("MixUp", "CutMix"):
+        reason = f"mixes the samples of a batch: leave it out here, and pass device_ops=[{name}(...)] to PrepClient"
+        return InvalidSpec(f"{field} ({name}): {reason} (docs/device-ops.md)", field)
     return InvalidSpec(
         f"{field} ({name}): {why}. Apply it to the batches, or bring it as a plug-in: a function of an array and a "
         f'generator that the daemon loads, and PluginOp("{name.lower()}") in its place (docs/plugins.md)',
@@ -172,6 +179,10 @@ def from_processor(processor: Mapping[str, Any] | str | os.PathLike[str] | Any) 
         return [*_sizes(config, kind), *_values(config)]
     except SpecError as error:
         raise InvalidSpec(f"the image processor's {error}", error.field) from error
+    except KeyError as error:
+        raise InvalidSpec(f"the image processor lacks {error}", str(error.args[0])) from error
+    except (TypeError, ArithmeticError) as error:
+        raise InvalidSpec(f"the image processor has a number that is none: {error}", "processor") from error
 
 
 _STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")

@@ -59,12 +59,8 @@ _REFUSALS: dict[str, type[errors.PrepClientError]] = {
 class Connection:
     """A lease and its line.
 
-    Args:
-        runtime_dir: The daemon's directory.
-        timeout_s: Longest wait for the line.
-
     Raises:
-        PrepClientError: There is no connection.
+        PrepClientError: There is no connection, or no line within `timeout_s`.
     """
 
     def __init__(self, runtime_dir: Path, timeout_s: float) -> None:
@@ -137,7 +133,7 @@ class Connection:
         deadline_s = time.monotonic() + timeout_s
         while not (can := self._can(event)) and (left_s := deadline_s - time.monotonic()) > 0:
             self._poller.modify(self._dealer, event)
-            if any(end != self._dealer for end, _ in self._poller.poll(_ms(left_s))):
+            if any(end != self._dealer for end, _ in self._poller.poll(max(1, round(1000 * left_s)))):
                 try:
                     self._read_lease(0.0)
                 except BlockingIOError:
@@ -217,16 +213,10 @@ class Connection:
 def ask(
     runtime_dir: Path, question: Any, timeout_s: float, on_scanning: Callable[[int], None] = lambda _samples: None
 ) -> tuple[Connection, Any]:
-    """Connects and asks one question.
+    """Connects and asks one question, such as `Attach`; returns the connection and the answer.
 
-    Args:
-        runtime_dir: The daemon's directory.
-        question: For example `Attach`.
-        timeout_s: Longest wait for the answer; each report of the listing's progress restarts it.
-        on_scanning: Called with the number of samples found, while the daemon lists the source.
-
-    Returns:
-        The connection and the answer.
+    While the daemon lists the source, `on_scanning` is called with the number of samples found, and each of its reports
+    restarts `timeout_s`, the longest wait for the answer.
 
     Raises:
         PrepClientError: There is no connection, no answer, or a refusal.
@@ -317,11 +307,6 @@ def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None)
 def unexpected(message: Any) -> errors.ProtocolViolation:
     """The error for a message that is not allowed at this point."""
     return errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
-
-
-def _ms(seconds: float) -> int:
-    # poll takes whole milliseconds.
-    return max(1, round(seconds * 1000))
 
 
 def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:

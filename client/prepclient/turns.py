@@ -17,20 +17,16 @@ C = TypeVar("C", bound="Turns")
 
 
 class Turn:
-    """One use of an object.
-
-    Attributes:
-        thread: Its thread.
-        is_over: Whether it has ended. The `try` in which it began sets it on the line of its `return`, and first in
-            the handler.
-        then: The next use, under the key None: `setdefault` admits one of several that come at once.
-    """
+    """One use of an object."""
 
     __slots__ = ("is_over", "then", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
+        # Whether it has ended. The `try` in which it began sets it on the line of its `return`, and first in the
+        # handler.
         self.is_over = False
+        # the next use, under the key None: `setdefault` admits one of several that come at once
         self.then: dict[None, Turn] = {}
 
 

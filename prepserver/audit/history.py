@@ -53,37 +53,23 @@ class Piece:
 
 @dataclass(slots=True)
 class Epoch:
-    """One epoch of a training.
+    """One epoch of a training."""
 
-    Attributes:
-        rows: What is read.
-        number: Number of the epoch, from 0.
-        start: Position at which it began.
-        plan: Its batches, according to the last attachment; the `rank` in it has no meaning.
-        here: The ranks that this daemon serves.
-        pieces: What each rank took.
-        stands: For each rank, its last plan and the number of its next batch in that plan.
-        bad: Rows with a replacement: position to (index, reason).
-        more_bad: Whether the log lacks some of them.
-        by_word: Rows that only the client reported as taken, because the daemon was killed before it logged them.
-        before: The previous epoch, if its last batches may reach into this one.
-        first: Where the log begins to cover it: according to a checkpoint, the rows before were taken.
-        until: Where these stays end and others went on from a checkpoint; None if none did.
-    """
-
-    rows: Rows
-    number: int
-    start: int
-    plan: EpochPlan
-    here: range
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)
+    rows: Rows  # what is read
+    number: int  # number of the epoch, from 0
+    start: int  # position at which it began
+    plan: EpochPlan  # its batches, according to the last attachment; the `rank` in it has no meaning
+    here: range  # the ranks that this daemon serves
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # what each rank took
+    # for each rank, its last plan and the number of its next batch in that plan
     stands: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
+    # rows with a replacement: position to (index, reason)
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
-    more_bad: bool = False
-    by_word: int = 0
-    before: Epoch | None = None
-    first: int = 0
-    until: int | None = None
+    more_bad: bool = False  # whether the log lacks some of them
+    by_word: int = 0  # rows that only the client reported as taken, because the daemon was killed before it logged them
+    before: Epoch | None = None  # the previous epoch, if its last batches may reach into this one
+    first: int = 0  # where the log begins to cover it: according to a checkpoint, the rows before were taken
+    until: int | None = None  # where these stays end and others went on from a checkpoint; None if none did
 
     @property
     def own(self) -> tuple[int, int]:
@@ -151,21 +137,15 @@ class Epoch:
 
 
 class History:
-    """The epochs of a training.
+    """The epochs of a training, from its stays in the order of the log, all with the same rows.
 
-    Args:
-        stays: Its stays in the order of the log, all with the same rows.
-        later: Stays with which the training went on, perhaps with another shard: what they took counts.
-
-    Attributes:
-        rows: What the training reads.
-        again: Rows that were taken again, by number of the epoch.
+    With the `later` ones it went on, perhaps with another shard: what they took counts.
     """
 
     def __init__(self, stays: Sequence[Stay], later: Sequence[Stay] = ()) -> None:
         self.rows = stays[-1].rows
         self._epochs: dict[int, Epoch] = {}
-        self.again: Counter[int] = Counter()
+        self.again: Counter[int] = Counter()  # rows that were taken again, by number of the epoch
         self._there: dict[int, Stay] = {}  # each rank's last stay, not counted yet
         self._run: Run | None = None
         for stay in stays:
@@ -187,15 +167,15 @@ class History:
     def _enter(self, stay: Stay) -> None:
         a = stay.attached
         line = stay.line()
-        goes_on = self._goes_on(stay)
+        is_next = self._run is not None and goes_on(self._run, stay)
         # A rank that joins the run of its siblings moves alone; a new run (after a checkpoint, or with other batches)
         # moves all ranks.
-        ranks = [a.rank] if goes_on else self._ranks()
-        start, stands = (line.epoch_start, line.peek().start) if goes_on else (a.epoch_start, a.position)
+        ranks = [a.rank] if is_next else self._ranks()
+        start, stands = (line.epoch_start, line.peek().start) if is_next else (a.epoch_start, a.position)
         for rank in ranks:
             self._settle(rank, stands if a.resumed else None)
-        self._go_back(ranks, self._number(stay, start), start, stands, for_all=not goes_on)
-        if not goes_on:
+        self._go_back(ranks, self._number(stay, start), start, stands, for_all=not is_next)
+        if not is_next:
             self._run = run_of(stay)
         self._there[a.rank] = stay
         epoch = self._epoch(stay, line)
@@ -227,9 +207,6 @@ class History:
         last = max(self._epochs, default=number)
         if last < number and stay.attached.resumed:
             self._epochs[last].end_before(self._epochs[last].start + self.rows.positions)
-
-    def _goes_on(self, stay: Stay) -> bool:
-        return self._run is not None and goes_on(self._run, stay)
 
     def _number(self, stay: Stay, epoch_start: int) -> int:
         return stay.attached.epoch + (epoch_start - stay.attached.epoch_start) // stay.rows.positions

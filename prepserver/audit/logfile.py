@@ -40,12 +40,7 @@ class LogError(OSError):
 
 
 class LogFile:
-    """The log of a job, open for writing.
-
-    Args:
-        folder: The folder of all logs; made with mode 0700 if it is missing.
-        job: The run's name.
-        uid: The user whose job it is.
+    """The log of a user's job, open for writing; the folder of all logs is made with mode 0700 if it is missing.
 
     Raises:
         OSError: The file cannot be written.
@@ -57,7 +52,7 @@ class LogFile:
         self._fd = self._open()
         try:
             size = os.fstat(self._fd).st_size
-            if size > ASIDE_BYTES or (size and not self._is_of(job, uid)):
+            if size > ASIDE_BYTES or (size and _head(os.pread(self._fd, 4096, 0)) != Job(VERSION, job, uid)):
                 os.replace(self.path, aside(self.path))
                 os.close(self._fd)
                 self._fd = self._open()
@@ -80,9 +75,6 @@ class LogFile:
             os.close(fd)
             raise LogError("another daemon writes to it") from e
         return fd
-
-    def _is_of(self, job: str, uid: int) -> bool:
-        return _head(os.pread(self._fd, 4096, 0)) == Job(VERSION, job, uid)
 
     def append(self, record: Record) -> int:
         """Writes a line and returns its number; `OSError` if it does not fit."""
@@ -115,17 +107,11 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job's log on disk.
+    """A job's log on disk."""
 
-    Attributes:
-        paths: Its files, oldest first.
-        records: The records of each file, with their line numbers.
-        wrong: Damage, one sentence each.
-    """
-
-    paths: list[Path]
-    records: list[list[tuple[int, Record]]]
-    wrong: list[str]
+    paths: list[Path]  # its files, oldest first
+    records: list[list[tuple[int, Record]]]  # the records of each file, with their line numbers
+    wrong: list[str]  # damage, one sentence each
 
 
 def jobs(folder: Path) -> list[Job]:
@@ -141,7 +127,7 @@ def read(folder: Path, job: str, uid: int) -> Found:
         if not each.exists():
             continue
         for look in range(_LOOKS):
-            records, wrong = parse(_read(each))
+            records, wrong = parse(each.read_bytes())
             if not wrong:
                 break
             if look < _LOOKS - 1:
@@ -157,7 +143,8 @@ def read(folder: Path, job: str, uid: int) -> Found:
 def path_of(folder: Path, job: str, uid: int) -> Path:
     """Path of a job's log: a unique name, as similar to the job's as a file name can be."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", job)[:60].lstrip(".") or "_"
-    return folder / f"{name}-{hashlib.sha256(f'{uid} {job}'.encode()).hexdigest()[:12]}.log"
+    what = f"{uid} {job}".encode(errors="surrogateescape")  # not by the locale, in which daemon and command may differ
+    return folder / f"{name}-{hashlib.sha256(what).hexdigest()[:12]}.log"
 
 
 def aside(path: Path) -> Path:
@@ -171,11 +158,6 @@ def _head(data: bytes) -> Job | None:
     except BrokenLine:
         return None
     return record if isinstance(record, Job) else None
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as f:
-        return f.read(MAX_FILE_BYTES + 1)
 
 
 def _tidy(folder: Path, new: Path, owner: int) -> None:

@@ -24,29 +24,18 @@ _WHY = ("missing", "untaken", "left_out", "elsewhere", "outside")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The fate of the samples of an epoch. Each sample is in exactly one of these groups.
+    """The fate of the samples of an epoch. Each sample is in exactly one of these groups."""
 
-    Attributes:
-        samples: Samples of the epoch.
-        once: Number of samples that came exactly once, not replaced.
-        missing: Indices of samples that never came, for no reason in the log.
-        repeated: Indices of samples that came more than once.
-        replaced: (index, position, reason) of samples that could not be made: another came in their place.
-        untaken: Number of samples that the job has not taken yet, or not before it left.
-        left_out: Number of samples that `drop_last` leaves out.
-        elsewhere: Number of samples of ranks and shards that other daemons serve.
-        outside: Number of samples that were taken according to a checkpoint, before this log begins or between two of
-            its runs.
-    """
-
-    samples: int
-    once: int
-    missing: list[int]
-    repeated: list[int]
+    samples: int  # samples of the epoch
+    once: int  # number of samples that came exactly once, not replaced
+    missing: list[int]  # indices of samples that never came, for no reason in the log
+    repeated: list[int]  # indices of samples that came more than once
+    # (index, position, reason) of samples that could not be made: another came in their place
     replaced: list[tuple[int, int, str]]
-    untaken: int
-    left_out: int
-    elsewhere: int
+    untaken: int  # number of samples that the job has not taken yet, or not before it left
+    left_out: int  # number of samples that `drop_last` leaves out
+    elsewhere: int  # number of samples of ranks and shards that other daemons serve
+    # number of samples that were taken according to a checkpoint, before this log begins or between two of its runs
     outside: int = 0
 
     @property
@@ -65,9 +54,6 @@ class Tally:
 
     It takes nine bytes of memory per sample, and five per position of a shard while that is added. If one shard was
     read, only its samples count.
-
-    Args:
-        samples: Samples of the source.
     """
 
     def __init__(self, samples: int) -> None:
@@ -96,18 +82,12 @@ class Tally:
         elsewhere: Iterable[Run] = (),
         replaced: Mapping[int, tuple[int, str]] | None = None,
     ) -> None:
-        """Counts the samples of one shard's epoch of `order.n` positions.
+        """Counts the samples of one shard's epoch, which begins at position `start`.
 
-        Args:
-            order: Maps positions to indices.
-            start: Position at which the epoch begins.
-            taken: What all ranks of the job took. A position in several runs was taken several times. A position
-                outside of the epoch counts as another time for its sample.
-            own: The positions to which `untaken`, `left_out` and `elsewhere` apply; None for all.
-            untaken: What the job has still to take.
-            left_out: See `Account`.
-            elsewhere: See `Account`.
-            replaced: Rows that held another sample than their own: position to (index, reason).
+        All ranks of the job took what is `taken`: several times, if a position is in several runs. A position outside
+        of the epoch counts as another time for its sample. What `Account` says of `untaken`, `left_out` and `elsewhere`
+        applies to the positions of `own`, by default to all. Rows that were `replaced` held another sample than their
+        own: position to (index, reason).
         """
         n = order.n
         self._own |= n == order.samples

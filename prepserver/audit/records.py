@@ -50,31 +50,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What an attachment reads; it names this line by its number.
+    """What an attachment reads; it names this line by its number."""
 
-    Attributes:
-        source: Wire form of the dataset.
-        digest: Digest of its listing.
-        index: Path of the listing, which never changes.
-        n: Samples of the source.
-        shuffle: The order.
-        seed: Seed of order and augmentation.
-        pipeline: Wire form.
-        num_shards: Shards of each pass.
-        shard_index: The job's shard; positions count along that shard only.
-        batch_rows: Rows of the batches that are shuffled as a whole; 0 if single samples are shuffled.
-    """
-
-    source: Tree
-    digest: Word
-    index: Path
-    n: Count
-    shuffle: Shuffle
-    seed: Seed
-    pipeline: Trees
-    num_shards: Shards = 1
-    shard_index: Count = 0
-    batch_rows: Count = 0
+    source: Tree  # wire form of the dataset
+    digest: Word  # digest of its listing
+    index: Path  # path of the listing, which never changes
+    n: Count  # samples of the source
+    shuffle: Shuffle  # the order
+    seed: Seed  # seed of order and augmentation
+    pipeline: Trees  # wire form
+    num_shards: Shards = 1  # shards of each pass
+    shard_index: Count = 0  # the job's shard; positions count along that shard only
+    batch_rows: Count = 0  # rows of the batches that are shuffled as a whole; 0 if single samples are shuffled
 
     @property
     def shard(self) -> Shard:
@@ -89,41 +76,23 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A rank of the job attached. Its batches follow from these numbers: see `pipeline.batches.BatchLine`.
+    """A rank of the job attached. Its batches follow from these numbers: see `pipeline.batches.BatchLine`."""
 
-    Attributes:
-        rows: Number of the `Rows` line that it reads.
-        daemon: Names one run of the daemon. Only attachments of the same run can exist at once.
-        time: When, UTC.
-        rank: Its rank.
-        world_size: Ranks of the job.
-        local_ranks: (first, count) of the ranks that this daemon serves, None for all.
-        batch_size: Rows of a full batch.
-        drop_last: Whether rows that do not fill a round are left out.
-        epoch: Number of the epoch that begins at `epoch_start`.
-        epoch_start: Position at which that epoch begins.
-        position: Position in that epoch at which the run of batches begins.
-        rounds: Batches of that run that this rank took before.
-        ring: Rows of its ring: the daemon announces at most so many beyond what the rank has released.
-        resumed: The rank named its position (a checkpoint, or a lost connection), so everything before was taken.
-        batching: Whether its batches cross the ends of epochs.
-    """
-
-    rows: Count
-    daemon: Word
-    time: Word
-    rank: Small
-    world_size: Small
-    batch_size: Annotated[int, Range(1, 2**20)]
-    drop_last: bool
-    epoch: Count
-    epoch_start: Position
-    position: Position
-    rounds: Count
-    ring: Count
-    resumed: bool
-    local_ranks: tuple[Small, Small] | None = None
-    batching: Batching = "shuffle-batch-repeat"
+    rows: Count  # number of the `Rows` line that it reads
+    daemon: Word  # Names one run of the daemon. Only attachments of the same run can exist at once.
+    time: Word  # when, UTC
+    rank: Small  # its rank
+    world_size: Small  # ranks of the job
+    batch_size: Annotated[int, Range(1, 2**20)]  # rows of a full batch
+    drop_last: bool  # whether rows that do not fill a round are left out
+    epoch: Count  # number of the epoch that begins at `epoch_start`
+    epoch_start: Position  # position at which that epoch begins
+    position: Position  # position in that epoch at which the run of batches begins
+    rounds: Count  # batches of that run that this rank took before
+    ring: Count  # rows of its ring: the daemon announces at most so many beyond what the rank has released
+    resumed: bool  # the rank named its position (a checkpoint, or a lost connection), so everything before was taken
+    local_ranks: tuple[Small, Small] | None = None  # (first, count) of the ranks that this daemon serves, None for all
+    batching: Batching = "shuffle-batch-repeat"  # whether its batches cross the ends of epochs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,25 +12,16 @@ from prepserver.pipeline.batches import BatchLine
 
 @dataclass(slots=True)
 class Stay:
-    """One attachment of one rank.
+    """One attachment of one rank."""
 
-    Attributes:
-        rows: What it read.
-        attached: Where it began.
-        told: Batches below this position were announced to it.
-        back: Batches below this position it has released.
-        left: How it ended; None while it lasts, or if its daemon was killed.
-        bad: Rows that held a replacement, position to (index, reason).
-        more_bad: Whether the log lacks some of them.
-    """
-
-    rows: Rows
-    attached: Attached
-    told: int
-    back: int
-    left: Left | None = None
+    rows: Rows  # what it read
+    attached: Attached  # where it began
+    told: int  # batches below this position were announced to it
+    back: int  # batches below this position it has released
+    left: Left | None = None  # how it ended; None while it lasts, or if its daemon was killed
+    # rows that held a replacement, position to (index, reason)
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
-    more_bad: bool = False
+    more_bad: bool = False  # whether the log lacks some of them
 
     def line(self) -> BatchLine:
         """Its batches, from the first on."""
@@ -46,8 +37,7 @@ class Stay:
     def end(self, stands: int | None) -> int:
         """The training loop took the batches of this stay that start below this position.
 
-        Args:
-            stands: The position that the rank reported when it came back; None if it did not.
+        `stands` is the position that the rank reported when it came back; None if it did not.
         """
         if self.left is not None and self.left.at is not None:
             return min(self.left.at, self.told)
@@ -75,11 +65,8 @@ def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]],
     Two clients of one process may share a job's name, for training and validation: they read different rows, or exist
     at the same time. A restarted script attaches a rank again with epoch 0 and without a checkpoint.
 
-    Args:
-        files: Records with their line numbers, oldest file first.
-
-    Returns:
-        The chains, and an error for each record that contradicts others.
+    Given are records with their line numbers, the oldest file first; returned are the chains, and an error for each
+    record that contradicts others.
     """
     found: list[tuple[Key, list[Stay]]] = []
     wrong: list[str] = []

@@ -21,16 +21,11 @@ from prepserver.pipeline.sources import arrangement_of
 
 
 class Training:
-    """One training.
-
-    Attributes:
-        stays: Its stays in the order of the log.
-        histories: One for each shard of each leg (`_legs`).
-    """
+    """One training, from its stays in the order of the log."""
 
     def __init__(self, stays: Sequence[Stay]) -> None:
         self.stays = stays
-        self.histories: list[History] = []
+        self.histories: list[History] = []  # one for each shard of each leg
         legs = _legs(stays)
         later: list[Stay] = []  # the first stay of the next leg, and the lowest start of all later legs
         for leg in reversed(legs):
@@ -56,10 +51,9 @@ class Training:
 
 
 def judged(parts: Sequence[Epoch]) -> Account:
-    """The fate of the samples of an epoch: of all samples, or of one shard's if the log has only that shard.
+    """The fate of the samples of an epoch, from what each history has of it.
 
-    Args:
-        parts: What each history has of the epoch.
+    Of all samples, or of one shard's if the log has only that shard.
     """
     rows, start = parts[0].rows, parts[0].start
     tally = Tally(rows.n)

@@ -70,25 +70,13 @@ def least_bytes(record: Mapping[str, Any]) -> int:
 
 
 def check(data: bytes) -> None:
-    """Compare an entry with its checksum.
-
-    Raises:
-        Damaged: They differ.
-    """
+    """Raise `Damaged` if an entry differs from its checksum."""
     if len(data) < _HEAD.size or crc32(data, _CRC_BYTES) != _HEAD.unpack_from(data)[0]:
         raise Damaged
 
 
 def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any] | None:
-    """Return the record of an entry; its arrays are views of `data`.
-
-    Args:
-        data: The entry.
-        index: The sample that it should be of.
-        stamp: The stamp that it should have.
-
-    Returns:
-        None if it is of another stamp: the file has changed.
+    """Return the record of an entry, with views of `data`; None if it has another stamp: the file has changed.
 
     Raises:
         Damaged: It is no entry of this sample.

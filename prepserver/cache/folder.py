@@ -23,12 +23,7 @@ class FolderError(Exception):
 
 
 def open_folder(path: str, allowed: Sequence[str], make: bool = False) -> int:
-    """Open a folder; the caller owns the descriptor.
-
-    Args:
-        path: Absolute.
-        allowed: Folders below which caches may lie.
-        make: Make it, with mode 0700, if it is missing.
+    """Open a folder below one that is `allowed`, made with mode 0700 if asked; the caller owns the descriptor.
 
     Raises:
         FolderError: It lies elsewhere, or others than this user and root could write there.
@@ -74,11 +69,7 @@ def _check_owner(path: str, at: str, status: os.stat_result, is_last: bool) -> N
 def open_file(folder: int, name: str, shape: Shape, key: bytes) -> int:
     """Open the file of a cache, which is begun again if it is another one; the caller owns the descriptor.
 
-    Args:
-        folder: From `open_folder`.
-        name: Without suffix.
-        shape: Of the cache.
-        key: What it is of.
+    The `name` has no suffix; `key` says what the cache is of.
 
     Raises:
         OSError: It cannot be made, or there is no space for its table.

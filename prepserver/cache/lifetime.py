@@ -18,26 +18,17 @@ _SHORT = 16
 
 
 class Use(NamedTuple):
-    """One cache.
+    """One cache."""
 
-    Attributes:
-        id: Its number.
-        nbytes: Its size now.
-        idle_s: For how long no job has used it; None if one does.
-    """
-
-    id: int
-    nbytes: int
-    idle_s: float | None
+    id: int  # its number
+    nbytes: int  # its size now
+    idle_s: float | None  # for how long no job has used it; None if one does
 
 
 def allowances(uses: Sequence[Use], budget_bytes: int, free_bytes: int) -> dict[int, int]:
     """Return how many bytes each cache may have: what it has, and an equal share of what is free.
 
-    Args:
-        uses: The caches.
-        budget_bytes: For all together.
-        free_bytes: What the machine has left.
+    The budget is for all together; `free_bytes` is what the machine has left.
     """
     free = max(0, min(budget_bytes - sum(use.nbytes for use in uses), free_bytes))
     growing = [use for use in uses if use.idle_s is None]

@@ -43,15 +43,10 @@ MAX_ENTRY_BYTES = ((1 << _LENGTH_BITS) - 1) * ALIGNED
 
 
 class Shape(NamedTuple):
-    """What must be known to use a cache.
+    """What must be known to use a cache."""
 
-    Attributes:
-        samples: Samples of the source.
-        extent_bytes: Bytes that a worker takes at a time; a multiple of the page size.
-    """
-
-    samples: int
-    extent_bytes: int
+    samples: int  # samples of the source
+    extent_bytes: int  # bytes that a worker takes at a time; a multiple of the page size
 
     @property
     def head_bytes(self) -> int:
@@ -60,21 +55,13 @@ class Shape(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What workers have done with a cache.
+    """What workers have done with a cache."""
 
-    Attributes:
-        hits: Samples that were read from it.
-        misses: Samples that were not in it.
-        rows: Samples that were put into it.
-        nbytes: Their bytes.
-        bad: Entries whose bytes were damaged.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    rows: int = 0
-    nbytes: int = 0
-    bad: int = 0
+    hits: int = 0  # samples that were read from it
+    misses: int = 0  # samples that were not in it
+    rows: int = 0  # samples that were put into it
+    nbytes: int = 0  # their bytes
+    bad: int = 0  # entries whose bytes were damaged
 
 
 def write_numbers(fd: int, shape: Shape, key: bytes) -> None:
@@ -88,12 +75,7 @@ def has_numbers(fd: int, shape: Shape, key: bytes) -> bool:
 
 
 class Book:
-    """The daemon's view: how much is taken, how much may be, and the counts.
-
-    Args:
-        fd: The cache; may be closed afterwards.
-        shape: Its shape.
-    """
+    """The daemon's view: how much is taken, how much may be, and the counts; `fd` may be closed afterwards."""
 
     def __init__(self, fd: int, shape: Shape) -> None:
         self._shape = shape
@@ -122,13 +104,9 @@ class Book:
 
 
 class Store:
-    """A worker's view.
+    """A worker's view of a cache in memory, or of a file on disk; `fd` may be closed afterwards.
 
-    Args:
-        fd: The cache; may be closed afterwards.
-        shape: Its shape.
-        seat: Number of the worker, below 1024, whose counters no other process writes.
-        is_file: Whether it is a file on disk.
+    The `seat` is the number of the worker, below 1024, whose counters no other process writes.
 
     Raises:
         SegmentError: It cannot be mapped.

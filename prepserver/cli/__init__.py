@@ -8,7 +8,9 @@ help must not wait either.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -26,28 +28,52 @@ _RUNTIME_DIR_HELP = (
 _CACHE_DIR_HELP = (
     "the daemon's --cache-dir (default: the running daemon's, else $STATE_DIRECTORY, else the user's cache)"
 )
+_UNWRITABLE = (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
-
-    Returns:
-        The exit code; see `prepserver.cli.exits`.
-    """
+    """Runs one command and returns its exit code; see `prepserver.cli.exits`."""
+    _open_what_is_closed(is_daemon="start" in (sys.argv[1:] if argv is None else argv))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names are shown in any locale, as far as it has their letters
+    command = "prepserver"
     try:
-        arguments = command_line().parse_args(argv)
-        if isinstance(arguments.run, str):
-            module, _, name = arguments.run.partition(":")
-            return int(getattr(importlib.import_module(module), name)(arguments))
-        return int(arguments.run(arguments))
+        try:
+            arguments = command_line().parse_args(argv)
+            command = f"prepserver {arguments.command}"
+            if isinstance(arguments.run, str):
+                module, _, name = arguments.run.partition(":")
+                return int(getattr(importlib.import_module(module), name)(arguments))
+            return int(arguments.run(arguments))
+        finally:
+            sys.stdout.flush()
     except exits.CommandError as e:
-        sys.stderr.write(f"prepserver {arguments.command}: {e}\n")
+        sys.stderr.write(f"{command}: {e}\n")
         return e.code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of stdout has ended, such as `head`
+    except OSError as e:
+        if e.errno not in _UNWRITABLE or e.filename is not None:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 141
+        if e.errno == errno.EPIPE:  # the reader of stdout has ended, such as `head`
+            return 141
+        sys.stderr.write(f"{command}: cannot write its output: {e.strerror}\n")
+        return exits.FAILED
+
+
+def _open_what_is_closed(*, is_daemon: bool) -> None:
+    """Opens /dev/null in place of stdin, stdout and stderr where they are closed, before a socket gets their number.
+
+    A command that has something to say fails then, because this stdout cannot be written. What the plug-ins of a daemon
+    print goes nowhere.
+    """
+    out = os.O_WRONLY if is_daemon else os.O_RDONLY
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", out), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, flags)  # the lowest number that is free
+            os.set_inheritable(fd, True)
+            setattr(sys, name, os.fdopen(fd, "r" if name == "stdin" else "w", closefd=False))
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -71,18 +97,18 @@ _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _add(
-    commands: _Commands, name: str, run: str, summary: str, description: str, epilog: str = ""
-) -> argparse.ArgumentParser:
-    """Adds a command; `run` is its "module:function", imported when it runs."""
+    commands: _Commands, name: str, run: str, summary: str, description: str, epilog: str = "", *,
+    runtime_dir: bool = True, cache_dir: str = "",
+) -> argparse.ArgumentParser:  # fmt: skip
+    """Adds a command; `run` is its "module:function", imported when it runs, `cache_dir` the help of that option."""
     p = commands.add_parser(name, help=summary, description=description, epilog=epilog + exits.EPILOG)
     p.set_defaults(run=run)
+    if runtime_dir:
+        places = p.add_argument_group("places")  # after the command's own options
+        places.add_argument("--runtime-dir", metavar="DIR", help=_RUNTIME_DIR_HELP)
+        if cache_dir:
+            places.add_argument("--cache-dir", metavar="DIR", help=cache_dir)
     return p
-
-
-def _add_places(p: argparse.ArgumentParser, cache_dir_help: str | None = _CACHE_DIR_HELP) -> None:
-    if cache_dir_help is not None:
-        p.add_argument("--cache-dir", metavar="DIR", help=cache_dir_help)
-    p.add_argument("--runtime-dir", metavar="DIR", help=_RUNTIME_DIR_HELP)
 
 
 def _add_plugin(p: argparse.ArgumentParser, what: str) -> None:
@@ -99,46 +125,38 @@ def _add_start(commands: _Commands) -> None:
         "drain_s, nice, sandbox, engine, socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] "
         "memory, disk and folders, [limits] memory_per_uid, jobs_per_uid, streams_per_uid, and [ray] address, workers. "
         "SIGHUP makes the daemon read it again. ",
+        cache_dir="where listings of datasets are kept (default: the user's cache)",
     )  # fmt: skip
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
-        "--memory",
-        metavar="SIZE|auto",
+        "--memory", metavar="SIZE|auto", dest="memory_bytes",
         help="budget for all rings together, such as 8G (default auto: half of what is free)",
-    )
+    )  # fmt: skip
     p.add_argument(
-        "--cache-memory",
-        metavar="SIZE|auto",
+        "--cache-memory", metavar="SIZE|auto", dest="cache_memory_bytes",
         help="budget for all caches in memory, such as 8G (default auto: a quarter of what is free)",
-    )
+    )  # fmt: skip
     p.add_argument(
         "--cache-folder", metavar="DIR", action="append", dest="cache_folders",
         help="a folder of this user's below which jobs may have caches on disk; repeatable (default none)",
     )  # fmt: skip
-    _add_places(p, "where listings of datasets are kept (default: the user's cache)")
     p.add_argument(
-        "--root", metavar="DIR|URL", action="append", dest="roots",
+        "--root", metavar="DIR|URL", action="append", dest="source_roots",
         help="a folder below which users other than the daemon's own and root may read datasets, or a URL such as "
         "s3://bucket below which everyone may; repeatable. Without any, those users get synthetic data only",
     )  # fmt: skip
     _add_plugin(
-        p,
-        "load ops and sources of your own: an entry point of prepserver.ops or prepserver.sources, a module, or "
+        p, "load ops and sources of your own: an entry point of prepserver.ops or prepserver.sources, a module, or "
         "module:object; repeatable",
-    )
-    p.add_argument(
-        "--plugin-read",
-        metavar="DIR",
-        action="append",
-        help="a folder that plug-ins may read; repeatable (default none)",
-    )
+    )  # fmt: skip
+    p.add_argument("--plugin-read", metavar="DIR", action="append", help="a folder that plug-ins may read; repeatable")
     p.add_argument(
         "--engine", choices=("local", "ray"),
         help="what fills rows: local workers (the default), or also remote ones on the machines of a Ray cluster, with "
         "--remote-workers. They read the datasets there, under the same paths. Needs the extra ray",
     )  # fmt: skip
     p.add_argument(
-        "--address", metavar="HOST:PORT|auto",
+        "--address", metavar="HOST:PORT|auto", dest="ray_address",
         help="where the Ray cluster is (default auto: the one that this machine belongs to)",
     )  # fmt: skip
     p.add_argument("--remote-workers", metavar="N", type=int, help="with --engine ray: workers there, each of one CPU")
@@ -165,15 +183,6 @@ def _add_status(commands: _Commands) -> None:
         "start position.",
     )  # fmt: skip
     p.add_argument("--json", action="store_true", help="everything, for machines")
-    p.add_argument(
-        "--watch", metavar="SECONDS", nargs="?", const=2.0, type=_within(float, 0.1, 86400),
-        help="show it again every SECONDS (default 2) until Ctrl-C; with --json one line each time",
-    )  # fmt: skip
-    p.add_argument(
-        "--quarantine", action="store_true",
-        help="list instead the samples that are not tried again, because workers died on them; needs no daemon",
-    )  # fmt: skip
-    _add_places(p, f"with --quarantine: {_CACHE_DIR_HELP}")
 
 
 def _add_top(commands: _Commands) -> None:
@@ -187,7 +196,6 @@ def _add_top(commands: _Commands) -> None:
     p.add_argument("--every", metavar="SECONDS", type=_within(float, 0.1, 86400), default=1.0, help="default 1")
     p.add_argument("--once", action="store_true", help="show it once")
     p.add_argument("--json", action="store_true", help="the daemon's whole state, a line each time; see status --json")
-    _add_places(p, None)
 
 
 def _add_metrics(commands: _Commands) -> None:
@@ -202,7 +210,6 @@ def _add_metrics(commands: _Commands) -> None:
         help="where (default 127.0.0.1:9477, for this machine only). Whoever can connect sees the names of all jobs",
     )  # fmt: skip
     p.add_argument("--once", action="store_true", help="print the metrics instead, such as for a textfile collector")
-    _add_places(p, None)
 
 
 def _add_doctor(commands: _Commands) -> None:
@@ -214,15 +221,19 @@ def _add_doctor(commands: _Commands) -> None:
     )  # fmt: skip
     p.add_argument(
         "--seconds", metavar="S", type=_within(float, 0.0, 60), default=1.0,
-        help="of decoding, and of reading with --storage (default 1)",
+        help="of decoding, of reading with --storage, and of each machine with --engine ray (default 1)",
     )  # fmt: skip
     p.add_argument(
         "--job-rate", metavar="IMAGES_PER_S", type=_within(float, 1.0, 1e7), default=2500.0,
         help="what one training job takes (default 2500: about ResNet-50 in bfloat16 on an A100)",
     )  # fmt: skip
     p.add_argument("--storage", metavar="DIR", help="also measure how fast the files below DIR are read")
+    p.add_argument(
+        "--engine", choices=("local", "ray"), default="local",
+        help="with ray, also measure the network from each machine of a Ray cluster to this one",
+    )  # fmt: skip
+    p.add_argument("--address", metavar="HOST:PORT|auto", default="auto", help="of the cluster, as for start")
     p.add_argument("--json", action="store_true", help="the findings, for machines")
-    _add_places(p, None)
 
 
 def _within(kind: type[float], low: float, high: float) -> Callable[[str], float]:
@@ -239,11 +250,10 @@ def _within(kind: type[float], low: float, high: float) -> Callable[[str], float
 
 
 def _add_stop(commands: _Commands) -> None:
-    p = _add(
+    _add(
         commands, "stop", "prepserver.cli.stop:stop", "end the daemon",
         "Asks the daemon to end, and waits until it has: it first gives jobs drain_s seconds to finish.",
     )  # fmt: skip
-    _add_places(p, None)
 
 
 def _add_quarantine(commands: _Commands) -> None:
@@ -251,11 +261,11 @@ def _add_quarantine(commands: _Commands) -> None:
         commands, "quarantine", "prepserver.cli.quarantine:quarantine", "list or clear samples that killed workers",
         "Lists the samples on which workers died, or clears them. A cleared sample is tried again by the "
         "next job that opens its dataset while no other reads it. Needs no daemon.",
+        cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
     p.add_argument("--clear", metavar="PATH|INDEX", action="append", help="try this sample again; repeatable")
     p.add_argument("--clear-all", action="store_true", help="try all of them again")
     p.add_argument("--json", action="store_true", help="the list, for machines")
-    _add_places(p)
 
 
 def _add_audit(commands: _Commands) -> None:
@@ -265,13 +275,11 @@ def _add_audit(commands: _Commands) -> None:
         "once, or names the samples that it did not. Works while the job runs and afterwards. A script that is started "
         "again under the same name is another training, as is one that reads another dataset. Exits with 0 if every "
         "epoch of every training is right (the last one as far as it has come), else with 1.",
+        cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
-    p.add_argument(
-        "job", metavar="JOB", help="the name that the client gave with job=, as `prepserver status` shows it"
-    )
+    p.add_argument("job", metavar="JOB", help="the name that the client gave with job=; see `prepserver status`")
     p.add_argument("--epoch", metavar="N", type=int, help="only this epoch (default all)")
     p.add_argument("--json", action="store_true", help="everything, for machines")
-    _add_places(p)
 
 
 def _add_replay(commands: _Commands) -> None:
@@ -279,9 +287,13 @@ def _add_replay(commands: _Commands) -> None:
         commands, "replay", "prepserver.cli.replay:replay", "make one row of a job again",
         "Makes exactly the row again that a job was given: from its log, without a daemon. Prints the "
         "sample's index, path and label, and the row's position, pass and epoch.",
+        cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
     p.add_argument("--job", metavar="JOB", required=True, help="as for audit")
-    p.add_argument("--batch", metavar="B", type=int, required=True, help="number of the batch in its epoch, from 0")
+    p.add_argument(
+        "--batch", metavar="B", type=int, required=True,
+        help="number of the batch in its epoch, from 0; where a training went on from a checkpoint, from there",
+    )  # fmt: skip
     p.add_argument("--row", metavar="R", type=int, default=0, help="number of the row in the batch, from 0 (default 0)")
     p.add_argument("--field", metavar="NAME", help="which column, such as mask (default: the source's first)")
     p.add_argument(
@@ -299,7 +311,6 @@ def _add_replay(commands: _Commands) -> None:
         help="a picture with normalisation undone (.png), or the row as it is stored (.npy)",
     )  # fmt: skip
     _add_plugin(p, "a plug-in of the daemon that the job used; repeatable")
-    _add_places(p)
 
 
 def _add_tune(commands: _Commands) -> None:
@@ -309,6 +320,7 @@ def _add_tune(commands: _Commands) -> None:
         "with caches, from packed data and with another prefetch, and recommends the cheapest configuration that is as "
         "fast as the best. It runs a daemon of its own, and takes one to three minutes; q stops it and shows what is "
         "known by then. The machine should do nothing else.",
+        cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
     p.add_argument(
         "what", metavar="WHAT", nargs="?",
@@ -322,25 +334,17 @@ def _add_tune(commands: _Commands) -> None:
         "--step-ms", metavar="MS", type=_within(float, 0.0, 1e6),
         help="length of your training step (default: as fast as rows come; with --job, as measured)",
     )  # fmt: skip
+    p.add_argument("--step", metavar="SCRIPT.py:FUNCTION", help="measure the step: a function that takes a batch")
     p.add_argument(
-        "--step", metavar="SCRIPT.py:FUNCTION", help="measure the step instead: a function that takes a batch"
-    )
-    p.add_argument(
-        "--seconds",
-        metavar="S",
-        type=_within(float, 0.1, 600),
-        default=2.0,
+        "--seconds", metavar="S", type=_within(float, 0.1, 600), default=2.0,
         help="of each measurement; the best points are measured several times (default 2)",
-    )
-    p.add_argument(
-        "--most-workers", metavar="N", type=_within(int, 1, 1024), help="try about so many (default the usable cores)"
-    )
+    )  # fmt: skip
+    p.add_argument("--most-workers", metavar="N", type=_within(int, 1, 1024), help="try about so many (default all)")
     p.add_argument("--full", action="store_true", help="measure every combination, which takes some times as long")
     p.add_argument("--plot", metavar="FILE", type=Path, help="draw it: .png or .svg (needs matplotlib)")
     p.add_argument("--write", metavar="FILE.toml", type=Path, help="write settings for prepserver start --config")
     p.add_argument("--json", action="store_true", help="everything, for machines")
     _add_plugin(p, "load a plug-in that the job uses; repeatable")
-    _add_places(p)
 
 
 def _add_report(commands: _Commands) -> None:
@@ -349,10 +353,10 @@ def _add_report(commands: _Commands) -> None:
         "Writes one HTML page, which needs nothing else, of what the daemon counted of a job: images/s, waiting, GPU "
         "and stages over time, verdicts, configuration and versions. Works while the job runs and afterwards; the last "
         "runs of a job are kept, and JOB~1 means the one before the last.",
+        cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
     p.add_argument("job", metavar="JOB", help="as for audit")
     p.add_argument("-o", metavar="FILE.html", dest="output", type=Path, required=True, help="- for stdout")
-    _add_places(p)
 
 
 def _add_compare(commands: _Commands) -> None:
@@ -360,11 +364,11 @@ def _add_compare(commands: _Commands) -> None:
         commands, "compare", "prepserver.cli.report:compare", "compare two runs",
         "Shows the figures, stages and verdicts of two runs beside each other, and what differs in their "
         "configuration. A and B are names of jobs, such as JOB~1 and JOB, or pages that `prepserver report` wrote.",
+        cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
     p.add_argument("a", metavar="A", help="JOB, JOB~1 for the run before its last, or FILE.html")
     p.add_argument("b", metavar="B", help="the same")
     p.add_argument("--json", action="store_true", help="everything, for machines")
-    _add_places(p)
 
 
 def _add_trace(commands: _Commands) -> None:
@@ -376,19 +380,18 @@ def _add_trace(commands: _Commands) -> None:
     )  # fmt: skip
     p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 600), default=10.0, help="default 10")
     p.add_argument("-o", metavar="FILE.json", dest="output", type=Path, required=True, help="Chrome's JSON format")
-    _add_places(p, None)
 
 
 def _add_demo(commands: _Commands) -> None:
     p = _add(
-        commands, "demo", "prepserver.demo:run_demo", "see it work, in under 90 seconds",
+        commands, "demo", "prepserver.demo.run:run_demo", "see it work, in under 90 seconds",
         "Runs several real training processes on one shared stream, then each on its own DataLoader, and compares "
         "their rates and their CPU time in a table.",
+        runtime_dir=False,
     )  # fmt: skip
     p.add_argument("--data", metavar="DIR", help="a folder of class folders of images (default: synthetic photos)")
     p.add_argument("--jobs", metavar="N", type=_within(int, 1, 64), default=3, help="training processes (default 3)")
     p.add_argument("--workers", metavar="N|auto", default="auto", help="worker processes (default auto)")
-    p.add_argument("--epochs", metavar="N", type=_within(int, 1, 10**6), default=1, help="epochs per phase (default 1)")
     p.add_argument("--json", action="store_true", help="the figures, for machines")
 
 
@@ -398,5 +401,6 @@ def _add_completion(commands: _Commands) -> None:
         "Prints a script that completes commands and options: "
         'source <(prepserver completion bash), in zsh eval "$(prepserver completion zsh)", in fish '
         "prepserver completion fish | source.",
+        runtime_dir=False,
     )  # fmt: skip
     p.add_argument("shell", choices=("bash", "zsh", "fish"))

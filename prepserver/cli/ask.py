@@ -9,7 +9,7 @@ from typing import Any
 from prepserver.cli import exits
 from prepserver.daemon import ask as daemon_ask
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
-from prepserver.protocol.places import runtime_dirs
+from prepserver.protocol.places import trusted_dirs
 
 _ANSWER_S = 10.0
 
@@ -56,5 +56,5 @@ def ask_status(runtime_dir: str | None, answer_s: float = _ANSWER_S) -> dict[str
 def _find(runtime_dir: str | None) -> Path:
     if runtime_dir is not None:
         return Path(runtime_dir).absolute()
-    candidates = [Path(p) for p in runtime_dirs(os.environ, os.getuid())]
+    candidates = [Path(p) for p in trusted_dirs(os.environ, os.getuid(), os.stat)]
     return next((p for p in candidates if os.path.lexists(p / ATTACH_SOCKET)), candidates[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from prepserver.audit.records import Rows
 from prepserver.audit.training import Training, judged
 from prepserver.cli import exits
 from prepserver.cli.joblog import JobLog, open_log
+from prepserver.cli.table import print_json
 from prepserver.pipeline.sources import place_of, source_from_wire
 
 _NAMED, _NAMED_JSON = 20, 10_000
@@ -35,22 +35,18 @@ def audit(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     verdict = judge(open_log(arguments), arguments.epoch)
     if arguments.json:
-        sys.stdout.write(json.dumps(verdict, indent=2) + "\n")
+        print_json(verdict)
     else:
         _show(verdict)
     return exits.OK if verdict["exactly_once"] else exits.FAILED
 
 
 def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
-    """The verdict on a job as plain data, on each training under its name, oldest first.
+    """The verdict on a job as plain data, on each training under its name, oldest first; perhaps of one epoch only.
 
     The verdict on an epoch is "yes", "so far" (it is under way), "in part" (right as far as this log goes, but a
     checkpoint says that samples were taken outside of it, as only the logs of other daemons can prove) or "no". The
     verdict on a training is that on its weakest epoch, or "nothing". `exactly_once` means that none is "no".
-
-    Args:
-        found: The job's log.
-        only_epoch: Number of the only epoch to judge; None for all.
     """
     trainings = [_training(training, only_epoch) for training in found.trainings]
     looked_at = [epoch for training in trainings for epoch in training["epochs"]]

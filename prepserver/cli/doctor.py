@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
 from rich.text import Text
 
+from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
-from prepserver.cli.finding import Finding, Severity
-from prepserver.cli.hardware import container, gpus, storage
-from prepserver.cli.table import console
-from prepserver.config import auto_workers, format_bytes
+from prepserver.cli.hardware import Finding, Severity, container, gpus, storage
+from prepserver.cli.network import cluster
+from prepserver.cli.table import console, print_json
+from prepserver.config import auto_workers, format_bytes, usable_cores
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
-from prepserver.telemetry import cores
 from prepserver.worker import sandbox
 
-_STYLES = {"ok": "green", "slow": "bold yellow", "broken": "bold red"}
+_STYLES = {"ok": "green", "slow": "bold dark_orange3", "broken": "bold red"}
 _TRIAL_BYTES = 16 << 20
 _LITTLE_BYTES = 2 << 30
 _SIZE, _ROW = (375, 500), 224
@@ -37,7 +35,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     found = list(findings(arguments))
     if arguments.json:
-        sys.stdout.write(json.dumps({"findings": [asdict(each) for each in found]}, indent=2) + "\n")
+        print_json({"findings": [asdict(each) for each in found]})
     else:
         out = console()
         for each in found:
@@ -57,6 +55,8 @@ def findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from gpus()
     speed = _speed(arguments.seconds, arguments.job_rate)
     yield speed
+    if arguments.engine == "ray":
+        yield from cluster(arguments.address, arguments.seconds, _ROW, speed.figures["images_per_s_per_core"])
     if arguments.storage is not None:
         workers = auto_workers()
         yield storage(arguments.storage, arguments.seconds, workers, speed.figures["predicted_images_per_s"])
@@ -91,7 +91,7 @@ def _memfd() -> Finding:
     try:
         fd = create_segment("prepserver-doctor", _TRIAL_BYTES)
         with contextlib.closing(os.fdopen(fd)):
-            Mapping(fd, 0, _TRIAL_BYTES, writable=True).populate(write=True)
+            Mapping(fd, 0, _TRIAL_BYTES, writable=True).populate()
     except OSError as e:
         fix = "a kernel, or a container's seccomp profile, that allows memfd_create and its seals"
         return Finding("shared memory", "broken", f"{_TRIAL_BYTES >> 20} MiB cannot be had: {e}", fix)
@@ -99,7 +99,7 @@ def _memfd() -> Finding:
 
 
 def _cores() -> Finding:
-    usable, all_cores = cores.usable(), os.cpu_count() or 1
+    usable, all_cores = usable_cores(), os.cpu_count() or 1
     text = f"{usable:g} of {all_cores} cores may be used: --workers auto starts {_workers(auto_workers())}"
     if usable < all_cores:
         fix = "docker: --cpus and --cpuset-cpus; systemd: CPUQuota=, AllowedCPUs=; Slurm: --cpus-per-task"
@@ -145,15 +145,9 @@ def _daemon(runtime_dir: str | None) -> Finding:
             )
         return Finding("daemon", "broken", str(e), "start it again, or ask whoever runs it for access")
     text = f"runs in {found['runtime_dir']}: {_workers(len(found['workers']))}, {len(found['jobs'])} jobs"
-    if found["version"] != _version():
+    if found["version"] != __version__:
         return Finding("daemon", "slow", f"{text}, version {found['version']}", "restart it: its version is not yours")
     return Finding("daemon", "ok", text)
-
-
-def _version() -> str:
-    from prepserver import __version__
-
-    return __version__
 
 
 def _workers(count: int) -> str:
@@ -193,12 +187,12 @@ def measured_per_s(seconds: float) -> float:
 
     pipeline = Pipeline.from_ops([RandomResizedCrop(_ROW), RandomHorizontalFlip()], 1, SyntheticImages(1).columns)
     (maker,) = row_makers(pipeline)
-    (column,) = maker.images
-    row = np.zeros(column.format.shape, column.format.dtype)
+    (field,) = maker.fields
+    row = np.zeros(field.shape, field.dtype)
     photos = [simplejpeg.encode_jpeg(scene(0, *_SIZE, number), quality=95) for number in range(4)]
     end_s, made, cpu_s = time.monotonic() + seconds, 0, 0.0
     while time.monotonic() < end_s or made < len(photos):
         began_s = time.thread_time()
-        make_rows({column.column: photos[made % len(photos)]}, SampleKey(0, 0, made), [(maker, [row])])
+        make_rows({field.column: photos[made % len(photos)]}, SampleKey(0, 0, made), [(maker, [row])])
         made, cpu_s = made + 1, cpu_s + time.thread_time() - began_s
     return made / cpu_s

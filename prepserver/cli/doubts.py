@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 
+from prepserver.cli.state import state_dir_of
 from prepserver.config import ConfigError, Settings, format_bytes
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
 from prepserver.pipeline.ops.center_crop import CenterCrop
@@ -33,7 +33,13 @@ def doubts(settings: Settings) -> list[str]:
     """
     if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
         raise ConfigError("--engine ray needs the package ray: pip install 'prepserver[ray]'")
-    return [*_of_memory(settings.memory_bytes), *_of_roots(settings.source_roots), *_of_cache(settings.cache_dir)]
+    return [
+        *_of_memory(settings.memory_bytes),
+        *_of_roots(settings.source_roots),
+        *_of_cache(settings.cache_dir),
+        *_of_folders("cache folder", "no job can have a cache there", settings.cache_folders),
+        *_of_folders("plug-in folder", "no plug-in can read it", settings.plugin_read),
+    ]
 
 
 def _of_memory(memory_bytes: int) -> list[str]:
@@ -61,26 +67,30 @@ def _of_roots(roots: tuple[str, ...]) -> list[str]:
     for root in roots:
         if is_url(root):
             continue
-        path = Path(root)
-        if path.is_dir():
-            if not os.access(path, os.R_OK | os.X_OK):
+        if os.path.isdir(root):  # Path.is_dir raises where a folder above may not be entered
+            if not os.access(root, os.R_OK | os.X_OK):
                 found.append(f"uid {os.geteuid()}, which runs this daemon, cannot read root {root}")
-        elif path.exists():
+        elif os.path.exists(root):
             raise ConfigError(f"root {root} is not a folder. Name the folder that holds the datasets with --root")
         else:
-            found.append(f"root {root} does not exist: no dataset below it can be read until it does")
+            found.append(f"uid {os.geteuid()} sees no root {root}: no dataset below it can be read until it does")
     return found
 
 
+def _of_folders(what: str, so: str, folders: tuple[str, ...]) -> list[str]:
+    uid = os.geteuid()
+    return [f"uid {uid} sees no {what} {each}: {so} until it does" for each in folders if not os.path.exists(each)]
+
+
 def _of_cache(cache_dir: str) -> list[str]:
-    if not cache_dir:
-        return []
-    path = Path(cache_dir).absolute()
+    path = state_dir_of(cache_dir, os.environ)
     there = next(p for p in (path, *path.parents) if os.path.lexists(p))
     if not there.is_dir():
-        raise ConfigError(f"cache_dir = {cache_dir}: {there} is not a folder. Choose another --cache-dir")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"cache_dir = {cache_dir}: uid {os.geteuid()} may not write to {there}. Choose another --cache-dir"
-        )
-    return []
+        wrong = f"{there} is not a folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        wrong = f"uid {os.geteuid()} may not write to {there}"
+    else:
+        return []
+    if cache_dir:
+        raise ConfigError(f"cache_dir = {cache_dir}: {wrong}. Choose another --cache-dir")
+    return [f"{wrong}, and {path} is the default for listings and logs: no dataset can be listed. Set --cache-dir"]

@@ -1,4 +1,4 @@
-"""What `prepserver doctor` says about GPUs and their place in the machine, the container, and storage."""
+"""Findings of `prepserver doctor`: about GPUs and their place in the machine, the container, and storage."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from prepserver.cli.finding import Finding
+import pynvml
+
+from prepserver.daemon.gpus import or_none
 
 _PCI = Path("/sys/bus/pci/devices")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel: PROC_PID_INIT_INO
@@ -19,10 +22,23 @@ _SEEN_FILES = 20_000
 _READ_BYTES = 1 << 20  # at most, of one file: what lies in large files is read sample by sample
 
 
+Severity = Literal["ok", "slow", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    # ``ok``; ``slow`` if prepserver works, but slower or less safely than it could; ``broken`` if it cannot work.
+    severity: Severity
+    text: str  # what was found
+    fix: str = ""  # what to do about it; empty if nothing
+    figures: dict[str, float] = field(default_factory=dict)  # what was measured, for machines
+
+
 def gpus() -> Iterator[Finding]:
     """Each GPU: its link, and the cores that are near to it."""
-    import pynvml
-
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
@@ -37,18 +53,11 @@ def gpus() -> Iterator[Finding]:
 
 
 def _gpu(index: int, handle: Any) -> Iterator[Finding]:
-    import pynvml
-
     name = pynvml.nvmlDeviceGetName(handle)
-    width, widest, generation, bus = (
-        _or_none(ask, handle)
-        for ask in (
-            pynvml.nvmlDeviceGetCurrPcieLinkWidth,
-            pynvml.nvmlDeviceGetMaxPcieLinkWidth,
-            pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
-            lambda handle: pynvml.nvmlDeviceGetPciInfo(handle).busId,
-        )
-    )
+    width = or_none(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+    widest = or_none(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    generation = or_none(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+    bus = or_none(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId)
     link = f", PCIe {generation or '?'} x{width} of x{widest}" if width and widest else ""
     if width and widest and width < widest:
         fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
@@ -56,18 +65,11 @@ def _gpu(index: int, handle: Any) -> Iterator[Finding]:
     else:
         yield Finding(f"GPU {index}", "ok", f"{name}{link}")
     if bus is not None:
-        yield near(index, bus.decode() if isinstance(bus, bytes) else bus, os.sched_getaffinity(0))
+        yield near(index, bus, os.sched_getaffinity(0))
 
 
 def near(gpu: int, bus: str, mine: set[int], devices: Path = _PCI) -> Finding:
-    """Whether this process may run on the cores of a GPU's NUMA node.
-
-    Args:
-        gpu: Its number.
-        bus: Its address on the PCI bus, as NVML says it.
-        mine: Cores of this process.
-        devices: The kernel's folder of PCI devices.
-    """
+    """Whether a process on the cores `mine` is at the NUMA node of a GPU, which NVML says to be at `bus`."""
     domain, _, rest = bus.lower().partition(":")
     place = devices / f"{domain[-4:]}:{rest}"
     name = f"GPU {gpu}, NUMA"
@@ -89,15 +91,6 @@ def _cores_of(text: str) -> set[int]:
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     return found
-
-
-def _or_none(ask: Callable[[Any], Any], handle: Any) -> Any:
-    import pynvml
-
-    try:
-        return ask(handle)
-    except pynvml.NVMLError:
-        return None
 
 
 def container(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Finding:
@@ -125,11 +118,7 @@ def container(root: Path = Path("/"), environment: Mapping[str, str] = os.enviro
 def storage(folder: str, seconds: float, threads: int, wanted_per_s: float) -> Finding:
     """How many files a second come from a folder, past the page cache as far as the kernel allows.
 
-    Args:
-        folder: Where samples are.
-        seconds: How long to read.
-        threads: Reads at a time.
-        wanted_per_s: Images that the workers can make of them a second.
+    It reads with so many threads, and compares with what the workers can decode: `wanted_per_s` images.
     """
     files = list(itertools.islice(_files(folder), _SEEN_FILES))
     if not files:

@@ -18,22 +18,14 @@ _JOBS_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """A job's log.
-
-    Attributes:
-        job: Its name.
-        uid: The user whose job it is.
-        state_dir: The directory where it was found.
-        paths: Its files.
-        wrong: Damage, one sentence each.
-        trainings: All trainings under that name, oldest first: they read other rows, ran at once, or were restarted.
-    """
+    """A job's log."""
 
     job: str
     uid: int
-    state_dir: Path
+    state_dir: Path  # the directory where it was found
     paths: list[Path]
-    wrong: list[str]
+    wrong: list[str]  # damage, one sentence each
+    # All trainings under that name, oldest first: they read other rows, ran at once, or were restarted.
     trainings: list[Training]
 
 
@@ -56,7 +48,7 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
 
 
 def find_log(arguments: argparse.Namespace, job: str) -> tuple[Path, int]:
-    """The folder of the logs, and the user whose job has that name: rather this one than another.
+    """The folder of the logs, and the user whose job has that name: this one, if several have.
 
     Raises:
         CommandError: There is no log of that job, or it cannot be read.

@@ -26,8 +26,8 @@ def keys_at_once() -> Iterator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-def pressed() -> str:
-    """A key that was pressed, without waiting; empty if none was, or stdin is no terminal."""
-    if not sys.stdin.isatty() or not select.select([sys.stdin], [], [], 0)[0]:
-        return ""
+def pressed(wait_s: float = 0.0) -> str | None:
+    """A key that is pressed within some seconds; empty at the end of stdin, None for no key or no terminal."""
+    if not sys.stdin.isatty() or not select.select([sys.stdin], [], [], wait_s)[0]:
+        return None
     return os.read(sys.stdin.fileno(), 1).decode(errors="replace")

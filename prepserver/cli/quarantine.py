@@ -1,13 +1,9 @@
-"""``prepserver status --quarantine`` and ``prepserver quarantine``: samples that are not tried again.
-
-They are files in the state directory, so these commands need no daemon.
-"""
+"""``prepserver quarantine``: samples that are not tried again. They are files, so the command needs no daemon."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 
 from rich.table import Table
@@ -15,15 +11,14 @@ from rich.text import Text
 
 from prepserver.cli.exits import FAILED, NO_PERMISSION, OK, CommandError
 from prepserver.cli.state import find_state_dir
-from prepserver.cli.table import console
+from prepserver.cli.table import console, print_json
 from prepserver.daemon.quarantine import FOLDER, Entry, clear, entries
 
 
-def show(arguments: argparse.Namespace) -> int:
-    """Lists the quarantined samples on stdout."""
+def _show(arguments: argparse.Namespace) -> int:
     kept = entries(find_state_dir(arguments) / FOLDER)
     if arguments.json:
-        sys.stdout.write(json.dumps([dataclasses.asdict(entry) for entry in kept], indent=2) + "\n")
+        print_json([dataclasses.asdict(entry) for entry in kept])
         return OK
     if not kept:
         sys.stderr.write("no sample is quarantined\n")
@@ -43,7 +38,7 @@ def show(arguments: argparse.Namespace) -> int:
 def quarantine(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if not arguments.clear and not arguments.clear_all:
-        return show(arguments)
+        return _show(arguments)
     folder = find_state_dir(arguments) / FOLDER
     kept = entries(folder)
     chosen = kept if arguments.clear_all else [e for e in kept if _is_named(e, arguments.clear)]

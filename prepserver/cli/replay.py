@@ -38,17 +38,13 @@ def replay(arguments: argparse.Namespace) -> int:
     epoch, position = _place(found.trainings, arguments)
     try:
         rows = epoch.rows
-        source = source_from_wire(rows.source)
-        pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
+        pipeline = Pipeline.from_wire(rows.pipeline, source_from_wire(rows.source).columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise CommandError(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
         column = _column(pipeline, arguments)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
-        row = remake(
-            source, Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad, rows.shard,
-            rows.batch_rows,
-        )  # fmt: skip
+        row = remake(rows, pipeline, position, bad)
     except (SourceError, PluginError, ValueError) as e:
         raise CommandError(e) from e
     try:

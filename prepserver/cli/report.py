@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from prepserver.audit.logfile import path_of
 from prepserver.cli import exits
 from prepserver.cli.joblog import find_log
 from prepserver.cli.run_page import data_of, page, reads_of, shown
-from prepserver.cli.table import console, table
+from prepserver.cli.table import console, figure, print_json, table
 from prepserver.telemetry.history import RUNS_KEPT, History, Track, figures, joined, paths, read
 
 
@@ -46,7 +45,7 @@ def compare(arguments: argparse.Namespace) -> int:
         },
     }
     if arguments.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        print_json(found)
         return exits.OK
     out, heads = console(), ("", "A", "B", "change")
     out.print(f"A: {arguments.a}\nB: {arguments.b}")
@@ -55,7 +54,7 @@ def compare(arguments: argparse.Namespace) -> int:
         for name, values in found["figures"].items()
     ], gives_way=""))  # fmt: skip
     out.print(table("a row, ms of a worker", heads, [
-        (name, *(("-" if value is None else f"{value:.3f}") for value in values), _change("ms", *values))
+        (name, *(figure(value, ".3f") for value in values), _change("ms", *values))
         for name, values in found["stages"].items()
     ], gives_way=""))  # fmt: skip
     out.print(table("verdict", ("", "most of the time"), list(zip("AB", found["verdicts"], strict=True)), gives_way=""))

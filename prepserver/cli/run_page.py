@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from prepserver.cli.table import duration, percent
 from prepserver.telemetry.history import History, Slice, Track, figures, gathered, joined
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _FOOT = 940, 170, 58, 12, 22
@@ -16,11 +18,10 @@ _FINEST, _COARSEST_S = 300, 10.0
 """Points of a chart at most; what is judged every ten seconds has no shorter ones."""
 _DATA = "prepserver-run"
 _KEPT = 720
+_LOOP = {"loading": "wait", "copying": "copy", "computing": "own"}
 
 Series = tuple[str, int, Callable[[Slice], float | None]]
 """A name, the number of its colour, and its value."""
-
-_LOOP = ("wait", "copy", "own")
 
 
 def page(history: History) -> str:
@@ -78,7 +79,7 @@ def _embedded(history: History) -> str:
 def _about(run: Mapping[str, Any], track: Track) -> str:
     whole, machine = joined(track.slices), run.get("machine", {})
     return (
-        f"{_name(track)} · since {run.get('since', '?')} · {_duration(whole.span_s)} · {machine.get('host', '?')}, "
+        f"{_name(track)} · since {run.get('since', '?')} · {duration(whole.span_s)} · {machine.get('host', '?')}, "
         f"{machine.get('cores', 0):g} cores, workers: {run.get('settings', {}).get('workers', '?')}"
     )
 
@@ -99,23 +100,22 @@ def _track(track: Track) -> str:
     ]
     charts = [
         _chart("Images per second", fine, [("images/s", 0, lambda each: each.images_per_s)], None),
-        _chart("The loop's time", fine, [
-            (name, colour, lambda each, part=part: each.share(part, *_LOOP))  # type: ignore[misc]
-            for name, colour, part in (("loading", 4, "wait"), ("copying", 3, "copy"), ("computing", 2, "own"))
-        ], 1.0),
-        _chart("What the workers do for this job", coarse, [
-            (stage, k, lambda each, stage=stage: each.share(  # type: ignore[misc]
-                f"stage {stage}", *(f"stage {other}" for other in stages)))
-            for k, stage in enumerate(stages)
-        ], 1.0) if stages else "",
+        _chart("The loop's time", fine, _parts(_LOOP, (4, 3, 2)), 1.0),
+        _chart("What the workers do for this job", coarse, _parts({name: f"stage {name}" for name in stages}), 1.0),
         _chart("Use", fine, [each for each in lines if any(each[2](s) is not None for s in fine)], 1.0, stack=False),
-        _chart("Verdict", coarse, [
-            (title, k, lambda each, title=title: each.share(  # type: ignore[misc]
-                f"verdict {title}", *(f"verdict {other}" for other in titles)))
-            for k, title in enumerate(titles)
-        ], 1.0, height=70) if titles else "",
-    ]  # fmt: skip
+        _chart("Verdict", coarse, _parts({title: f"verdict {title}" for title in titles}), 1.0, height=70),
+    ]
     return f'<section>{_verdict(track, whole)}<div class="tiles">{tiles}</div>{"".join(charts)}</section>'
+
+
+def _parts(sums: Mapping[str, str], colours: Sequence[int] = range(_COLOURS)) -> list[Series]:
+    """Each of some sums of a slice as a part of them all, by name."""
+
+    def share(part: str) -> Callable[[Slice], float | None]:
+        return lambda each: each.share(part, *sums.values())
+
+    pairs = zip(sums.items(), itertools.cycle(colours), strict=False)
+    return [(name, colour, share(part)) for (name, part), colour in pairs]
 
 
 def _verdict(track: Track, whole: Slice) -> str:
@@ -125,7 +125,7 @@ def _verdict(track: Track, whole: Slice) -> str:
         return '<div class="verdict"><h2>No verdict</h2><p>The run was too short to be judged.</p></div>'
     said = track.verdicts[known[0]]
     more = "".join(
-        f"<li>{_text(title)}, {_percent(held[title] / sum(held.values()))} of the time: "
+        f"<li>{_text(title)}, {percent(held[title] / sum(held.values()))} of the time: "
         f"{_text(track.verdicts[title]['next'] or track.verdicts[title]['why'])}</li>"
         for title in known[1:]
     )
@@ -133,7 +133,7 @@ def _verdict(track: Track, whole: Slice) -> str:
     following = f"<p><b>Next.</b> {_text(said['next'])}</p>" if said["next"] else ""
     return (
         f'<div class="verdict {"fine" if said["is_fine"] else "bad"}">'
-        f"<h2>{_text(known[0])} <small>{_percent(held[known[0]] / sum(held.values()))} of the time</small></h2>"
+        f"<h2>{_text(known[0])} <small>{percent(held[known[0]] / sum(held.values()))} of the time</small></h2>"
         f"<p><b>Why.</b> {_text(said['why'])}.{_text(also)}</p>{following}"
         f"{f'<p>At other times:</p><ul>{more}</ul>' if more else ''}</div>"
     )
@@ -147,7 +147,7 @@ def _chart(
     height: int = _HEIGHT,
 ) -> str:  # fmt: skip
     """A chart over time: bars on each other, or lines."""
-    if not slices:
+    if not slices or not series:
         return ""
     start_s = slices[0].at_s
     end_s = max(each.at_s + each.span_s for each in slices)
@@ -165,14 +165,14 @@ def _chart(
         f'<path class="{"bar" if stack else "line"} c{colour % _COLOURS}" d="{path}"/>'
         for (_, colour, _), path in zip(series, drawn, strict=True)
     )
-    unit: Callable[[float], str] = _percent if top else _short
+    unit: Callable[[float], str] = percent if top else _short
     grid = "".join(
         f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
         f'<text x="{_LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{_text(unit(v))}</text>'
         for v in (0.0, highest / 2, highest)
     )
     ticks = "".join(
-        f'<text x="{x(start_s + at):.1f}" y="{height + 16}" text-anchor="{anchor}">{_duration(at)}</text>'
+        f'<text x="{x(start_s + at):.1f}" y="{height + 16}" text-anchor="{anchor}">{duration(at)}</text>'
         for k in range(5)
         for at, anchor in [((end_s - start_s) * k / 4, ("start", "middle", "middle", "middle", "end")[k])]
     )
@@ -219,7 +219,7 @@ def _lines(slices: Sequence[Slice], values: Values, count: int, x: Scale, y: Sca
 
 def _hint(at_s: float, series: Sequence[Series], row: Sequence[float | None], unit: Callable[[float], str]) -> str:
     found = (f"{name}: {unit(value)}" for (name, _, _), value in zip(series, row, strict=True) if value is not None)
-    return "\n".join([f"after {_duration(at_s)}", *found])
+    return "\n".join([f"after {duration(at_s)}", *found])
 
 
 def _nice(value: float) -> float:
@@ -265,23 +265,11 @@ def _name(track: Track) -> str:
 
 def shown(name: str, value: float) -> str:
     """A figure of `prepserver.telemetry.history.figures` for people."""
-    return f"{value:,.0f}" if "images" in name else _duration(value) if name == "duration" else _percent(value)
+    return f"{value:,.0f}" if "images" in name else duration(value) if name == "duration" else percent(value)
 
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def _text(value: object) -> str:

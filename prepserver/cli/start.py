@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import grp
 import logging
@@ -18,11 +19,11 @@ from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_DAEMON, NO_PERMISSI
 from prepserver.cli.state import state_dir_of
 from prepserver.cli.stop import END_SLACK_S
 from prepserver.config import ConfigError, Settings, auto_most_workers, auto_workers, load_settings
-from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
-from prepserver.daemon.pool import NotConfined, PluginsBroken, PluginsChanged
+from prepserver.daemon.pool import PluginsChanged
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 from prepserver.daemon.server import Daemon
+from prepserver.daemon.systemd import ActivationError, check_place, take_attach_socket
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.protocol.messages import AskStop
 from prepserver.telemetry.logs import log_to_stderr
@@ -30,42 +31,46 @@ from prepserver.worker.launch import ZygoteError
 
 log = logging.getLogger("prepserver")
 
-_FLAGS = (
-    *("workers", "memory", "runtime_dir", "cache_dir", "log_level", "log_format", "roots", "plugins", "plugin_read"),
-    *("cache_memory", "cache_folders", "engine", "address", "remote_workers"),
-)
 _DETACHED_LOG = "daemon.log"
 
 
 def start(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    flags = {name: getattr(arguments, name) for name in _FLAGS}
-    try:
-        settings = load_settings(arguments.config, flags)
-        for doubt in doubts(settings):
-            sys.stderr.write(f"prepserver start: warning: {doubt}\n")
-    except ConfigError as e:
-        raise CommandError(e, USAGE) from e
     if arguments.daemon and arguments.foreground:
         raise CommandError("--daemon and --foreground exclude each other", USAGE)
     try:
-        passed = take_attach_socket(os.environ)
-        group = _group(settings.socket_group)
-        path = Path(settings.runtime_dir) if settings.runtime_dir else None
-        place = RuntimeDir(
-            path, attach_is_ours=passed is None, group=group, is_private=arguments.lifeline is not None,
-            replace=arguments.replace,
-        )  # fmt: skip
-        if passed is not None:
-            check_place(passed, place.attach_socket)
-    except (ActivationError, ConfigError) as e:
-        raise CommandError(e, USAGE) from e
-    except AlreadyRunning as e:
-        raise CommandError(e, ALREADY_RUNNING) from e
-    except RuntimeDirError as e:
-        raise CommandError(e, NO_PERMISSION) from e
+        return _start(arguments)
+    except tuple(_CODES) as e:
+        raise CommandError(e, next(code for kind, code in _CODES.items() if isinstance(e, kind))) from e
+
+
+_CODES: dict[type[Exception], int] = {
+    ConfigError: USAGE,
+    ActivationError: USAGE,
+    DescriptorsShort: USAGE,
+    AlreadyRunning: ALREADY_RUNNING,
+    RuntimeDirError: NO_PERMISSION,
+    ZygoteError: FAILED,
+    PluginsChanged: FAILED,
+    OSError: FAILED,
+}
+"""Exit codes by what went wrong: the first one that fits counts."""
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    settings = load_settings(arguments.config, vars(arguments))
+    for doubt in doubts(settings):
+        sys.stderr.write(f"prepserver start: warning: {doubt}\n")
+    passed = take_attach_socket(os.environ)
+    group = _group(settings.socket_group)
+    place = RuntimeDir(
+        Path(settings.runtime_dir) if settings.runtime_dir else None, attach_is_ours=passed is None, group=group,
+        is_private=arguments.lifeline is not None, replace=arguments.replace,
+    )  # fmt: skip
+    if passed is not None:
+        check_place(passed, place.attach_socket)
     # With a terminal, SIGHUP means that the terminal is gone; without one, it makes the daemon read its settings again.
-    reread = None if os.isatty(0) and not arguments.daemon else lambda: load_settings(arguments.config, flags)
+    reread = None if os.isatty(0) and not arguments.daemon else lambda: load_settings(arguments.config, vars(arguments))
     serve = functools.partial(_serve, settings, place, Door(settings.socket_mode, group), passed, reread)
     if arguments.daemon:
         return _detach(lambda ready: serve(None, ready), place)
@@ -82,41 +87,24 @@ def _group(name: str) -> int | None:
 
 
 def _serve(
-    settings: Settings,
-    place: RuntimeDir,
-    door: Door,
-    passed: socket.socket | None,
-    reread: Callable[[], Settings] | None,
-    lifeline: int | None,
-    ready: Callable[[], None],
-) -> int:
+    settings: Settings, place: RuntimeDir, door: Door, passed: socket.socket | None,
+    reread: Callable[[], Settings] | None, lifeline: int | None, ready: Callable[[], None],
+) -> int:  # fmt: skip
     log_to_stderr(settings.log_level, settings.log_format)
-    workers = settings.workers or auto_workers()
-    try:
-        most_clients = clients_allowed(
-            raise_limit(), (settings.workers or auto_most_workers()) + settings.remote_workers
-        )
-    except DescriptorsShort as e:
-        place.close()
-        raise CommandError(e, USAGE) from e
-    free_bytes = machine_free_bytes()[0] + (0 if place.is_ours else _held_bytes(place))
-    memory_bytes = settings.memory_bytes or free_bytes // 2
-    cache_memory_bytes = settings.cache_memory_bytes or free_bytes // 4
-    state_dir = state_dir_of(settings.cache_dir, os.environ)
-    cache_dir = Path(settings.cache_dir) if settings.cache_dir else state_dir / "index"
-    try:
-        with place:
-            daemon = Daemon(
-                settings, place, workers, memory_bytes, cache_memory_bytes, cache_dir, lifeline, state_dir, door=door,
-                attach_socket=passed, reread=reread, most_clients=most_clients,
-            )  # fmt: skip
-            return OK if daemon.run(ready, functools.partial(_succeed, place)) else FAILED
-    except AlreadyRunning as e:
-        raise CommandError(e, ALREADY_RUNNING) from e
-    except (NotConfined, PluginsBroken) as e:
-        raise CommandError(e, USAGE) from e
-    except (ZygoteError, PluginsChanged, OSError) as e:
-        raise CommandError(e) from e
+    with contextlib.closing(place):
+        most_workers = (settings.workers or auto_most_workers()) + settings.remote_workers
+        free_bytes = machine_free_bytes()[0] + (0 if place.is_ours else _held_bytes(place))
+        state_dir = state_dir_of(settings.cache_dir, os.environ)
+        daemon = Daemon(
+            settings, place,
+            workers=settings.workers or auto_workers(),
+            memory_bytes=settings.memory_bytes or free_bytes // 2,
+            cache_memory_bytes=settings.cache_memory_bytes or free_bytes // 4,
+            cache_dir=Path(settings.cache_dir) if settings.cache_dir else state_dir / "index",
+            state_dir=state_dir, lifeline=lifeline, door=door, attach_socket=passed, reread=reread,
+            most_clients=clients_allowed(raise_limit(), most_workers),
+        )  # fmt: skip
+        return OK if daemon.run(ready, functools.partial(_succeed, place)) else FAILED
 
 
 def _held_bytes(place: RuntimeDir) -> int:

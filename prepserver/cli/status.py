@@ -1,65 +1,31 @@
-"""``prepserver status``: the daemon's state as tables for people or JSON for machines, once or repeatedly."""
+"""``prepserver status``: the daemon's state as tables for people or JSON for machines."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.ask import ask_status
-from prepserver.cli.quarantine import show
-from prepserver.cli.table import console, table
-from prepserver.cli.verdicts import verdicts
+from prepserver.cli.table import console, duration, figure, percent, print_json, table
 from prepserver.config import format_bytes
+
+_HELD_UP = 0.1  # of its time: a remote worker is slower by as much
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    if arguments.quarantine:
-        return show(arguments)
+    found = ask_status(arguments.runtime_dir)
     if arguments.json:
-        for found in _answers(arguments):
-            sys.stdout.write(json.dumps(found, indent=None if arguments.watch else 2) + "\n")
-            sys.stdout.flush()
+        print_json(found)
     else:
-        _show(_answers(arguments), console(), is_watched=arguments.watch is not None)
+        console().print(*tables(found), sep="\n")
     return exits.OK
-
-
-def _answers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The daemon's state: once, or every ``watch`` seconds until Ctrl-C."""
-    yield ask_status(arguments.runtime_dir)
-    if arguments.watch is None:
-        return
-    ended = threading.Event()
-
-    def end(number: int, _frame: object) -> None:
-        # No KeyboardInterrupt: one raised inside a callback or a finalizer is reported and ignored by Python.
-        ended.set()
-        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends it at once
-
-    signal.signal(signal.SIGINT, end)
-    while not ended.wait(arguments.watch):
-        yield ask_status(arguments.runtime_dir)
-
-
-def _show(answers: Iterator[dict[str, Any]], out: Console, *, is_watched: bool) -> None:
-    if not (is_watched and out.is_terminal):
-        for number, found in enumerate(answers):
-            out.print(*([""] if number else []), *tables(found), sep="\n")
-        return
-    with Live(console=out, screen=True, auto_refresh=False) as live:
-        for found in answers:
-            live.update(Group(*tables(found)), refresh=True)
 
 
 def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
@@ -77,7 +43,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
         yield table(
             "workers", ("n", "pid", "state", "busy", "images", "bad", "restarts"),
             [
-                (w["number"], w["pid"] or "-", w["state"], _percent(w.get("busy_fraction")), w.get("rows", 0),
+                (w["number"], w["pid"] or "-", w["state"], percent(w.get("busy_fraction")), w.get("rows", 0),
                  w.get("bad_rows", 0), w["restarts"])
                 for w in found["workers"]
             ],
@@ -88,8 +54,8 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
         yield table(
             "jobs", ("id", "job", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
             [
-                (j["id"], j["name"], _rank(j), j["stream"], _epoch(j), _rate(j.get("images_per_s")),
-                 _percent(j.get("wait_fraction")), j.get("waits_for") or "-", j["ready_rows"])
+                (j["id"], j["name"], _rank(j), j["stream"], _epoch(j), figure(j.get("images_per_s")),
+                 percent(j.get("wait_fraction")), j.get("waits_for") or "-", j["ready_rows"])
                 for j in found["jobs"]
             ],
             gives_way="job",
@@ -111,7 +77,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             "caches", ("id", "dataset", "holds", "in", "samples", "bytes", "hits", "damaged"),
             [
                 (c["id"], c["source"], "files" if c["form"] == "encoded" else f"after {c['ops'][-1]}", c["place"],
-                 f"{c['rows']} of {c['samples']}", format_bytes(c["bytes"]), _percent(c["hit_rate"]), c["damaged"])
+                 f"{c['rows']} of {c['samples']}", format_bytes(c["bytes"]), percent(c["hit_rate"]), c["damaged"])
                 for c in found["caches"]
             ],
             gives_way="dataset",
@@ -145,10 +111,21 @@ def _remote(found: dict[str, Any]) -> Iterator[RenderableType]:
             yield Text(f"{engine['name']} is down, and its workers with it: {engine['why']}")
     if remote := [w for w in found["workers"] if w.get("host")]:
         yield table(
-            "remote workers", ("n", "host", "sends"),
-            [(w["number"], w["host"], _bytes_per_s(w["received_bytes_per_s"])) for w in remote],
+            "remote workers", ("n", "host", "sends", "held up"),
+            [
+                (w["number"], w["host"], _bytes_per_s(w["received_bytes_per_s"]), percent(w["held_fraction"]))
+                for w in remote
+            ],
             gives_way="host",
         )  # fmt: skip
+    if held := [w["number"] for w in remote if (w["held_fraction"] or 0.0) > _HELD_UP]:
+        yield Text(
+            f"remote workers {', '.join(map(str, held))} wait for the network, which takes rows more slowly than they "
+            "make them: `prepserver doctor --engine ray` measures it"
+        )
+    whys = {(each["stream"], each["why"]) for w in remote for each in w["cannot_read"]}
+    for stream, why in sorted(whys):
+        yield Text(f"stream {stream} has fewer remote workers: {why}")
 
 
 def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
@@ -173,23 +150,32 @@ def _epoch(job: dict[str, Any]) -> str:
     return f"{job['epoch']} ({100 * job['epoch_fraction']:.0f} %)" if "epoch" in job else "-"
 
 
-def _rate(per_s: float | None) -> str:
-    return "-" if per_s is None else f"{per_s:.0f}"
-
-
 def _bytes_per_s(per_s: float | None) -> str:
     return "-" if per_s is None else f"{format_bytes(int(per_s))}/s"
 
 
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{100 * fraction:.0f} %"
+def verdicts(jobs: Iterable[dict[str, Any]]) -> Iterator[RenderableType]:
+    """Verdict, why and what next of each job; ranks of one run with one verdict share an entry."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for job in jobs:
+        if job.get("verdict"):
+            found.setdefault((job["name"], job["verdict"]["verdict"]), []).append(job)
+    for (name, _), ranks in found.items():
+        # The rank that loses most speaks for the others.
+        verdict = max((rank["verdict"] for rank in ranks), key=lambda each: float(each["lost_fraction"]))
+        numbers = f" (ranks {', '.join(str(rank['rank']) for rank in ranks)})" if len(ranks) > 1 else ""
+        lines = Table.grid(padding=(0, 1))
+        lines.add_column(no_wrap=True, style="bold")
+        lines.add_column()
+        lines.add_row("  Verdict:", Text(verdict["verdict"], style_of(verdict)))
+        lines.add_row("  Why:", Text(". Also: ".join([verdict["why"], *filter(None, [", ".join(verdict["also"])])])))
+        if verdict["next"]:
+            lines.add_row("  Next:", Text(verdict["next"]))
+        yield Group(Text(f"job {name}{numbers}", "bold"), lines)
 
 
-def duration(seconds: float) -> str:
-    """A duration, rounded for people."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{seconds:.0f} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+def style_of(verdict: dict[str, Any]) -> str:
+    """The colour of a verdict; rich leaves it out where colours are not wanted."""
+    if verdict["kind"] == "not enough data":
+        return "dim"
+    return "green" if verdict["is_fine"] else "bold dark_orange3"

@@ -1,10 +1,12 @@
-"""Tables for people: as wide as the terminal, or as wide as their contents if stdout is no terminal."""
+"""What people read: figures, and tables as wide as the terminal, or as their contents if stdout is no terminal."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -17,18 +19,33 @@ _PIPE_WIDTH = 100_000
 
 def console() -> Console:
     """Writes to stdout; rich omits colours if NO_COLOR is set or stdout is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False, highlight=False, emoji=False)
+    is_terminal = sys.stdout.isatty()
+    return Console(
+        file=None if is_terminal else cast(IO[str], _Unpadded()), width=None if is_terminal else _PIPE_WIDTH,
+        markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
+
+
+class _Unpadded:
+    """stdout without the spaces with which rich fills lines: `grep`, `diff` and e-mails keep them."""
+
+    encoding = property(lambda _: sys.stdout.encoding)
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(re.sub(" +$", "", text, flags=re.MULTILINE))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """Writes a value to stdout, for machines."""
+    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+    sys.stdout.flush()
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, gives_way: str) -> Table:
-    """One line per row.
-
-    Args:
-        title: Above the table.
-        columns: Their headings.
-        rows: Cells, shown as plain text.
-        gives_way: The column that is shortened first if the terminal is too narrow.
-    """
+    """One line per row; the column `gives_way` is shortened first if the terminal is too narrow."""
     made = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for column in columns:
         made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis")
@@ -36,3 +53,22 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, 
         # Paths come from strangers: none may control the terminal.
         made.add_row(*(Text(printable(str(cell)), no_wrap=True, overflow="ellipsis") for cell in row))
     return made
+
+
+def figure(value: float | None, form: str = ".0f") -> str:
+    """A number in a format of Python's; a dash if it is not known."""
+    return "-" if value is None else format(value, form)
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent; a dash if it is not known."""
+    return "-" if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import select
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,9 @@ from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
-from prepserver.cli.keys import keys_at_once
-from prepserver.cli.status import duration
-from prepserver.cli.table import console
-from prepserver.cli.verdicts import style_of, verdicts
+from prepserver.cli.keys import keys_at_once, pressed
+from prepserver.cli.status import style_of, verdicts
+from prepserver.cli.table import console, duration, figure, percent, print_json
 from prepserver.config import format_bytes
 
 _SORTS = ("wait", "images/s", "lag", "job")
@@ -34,17 +33,11 @@ _VERDICT_LINES = 8  # of one entry on a narrow terminal
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the user wants to see it.
+    """How the user wants to see it."""
 
-    Attributes:
-        sort: The column by which jobs are sorted, the highest first.
-        is_frozen: Whether the screen stays as it is.
-        gone: Why there is no daemon any more; empty if there is one.
-    """
-
-    sort: str = _SORTS[0]
-    is_frozen: bool = False
-    gone: str = ""
+    sort: str = _SORTS[0]  # the column by which jobs are sorted, the highest first
+    is_frozen: bool = False  # whether the screen stays as it is
+    gone: str = ""  # why there is no daemon any more; empty if there is one
 
     def after(self, key: str) -> View | None:
         """The view after a key; None to quit."""
@@ -58,24 +51,33 @@ class View:
 def top(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     out = console()
-    found = ask_status(arguments.runtime_dir)
     if arguments.json:
-        _lines(arguments, found)
-    elif arguments.once or not (out.is_terminal and sys.stdin.isatty()):
+        for found in _answers(arguments.runtime_dir, None if arguments.once else arguments.every):
+            print_json(found, indent=None)
+        return exits.OK
+    found = ask_status(arguments.runtime_dir)
+    if arguments.once or not (out.is_terminal and sys.stdin.isatty()):
         out.print(screen(found, out.width if out.is_terminal else 120, None, View(), keys=False))
     else:
         _watch(arguments, out, found)
     return exits.OK
 
 
-def _lines(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
-    while True:
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
-        if arguments.once:
-            return
-        time.sleep(arguments.every)
-        found = ask_status(arguments.runtime_dir)
+def _answers(runtime_dir: str | None, every_s: float | None) -> Iterator[dict[str, Any]]:
+    """The daemon's state: once, or every so many seconds until Ctrl-C."""
+    yield ask_status(runtime_dir)
+    if every_s is None:
+        return
+    ended = threading.Event()
+
+    def end(number: int, _frame: object) -> None:
+        # No KeyboardInterrupt: one raised inside a callback or a finalizer is reported and ignored by Python.
+        ended.set()
+        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+
+    signal.signal(signal.SIGINT, end)
+    while not ended.wait(every_s):
+        yield ask_status(runtime_dir)
 
 
 def _watch(arguments: argparse.Namespace, out: Console, found: dict[str, Any]) -> None:
@@ -83,9 +85,8 @@ def _watch(arguments: argparse.Namespace, out: Console, found: dict[str, Any]) -
     with keys_at_once(), Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(screen(found, out.width, out.height, view), refresh=True)
-            ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due_s - time.monotonic()))
-            if ready:
-                key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
+            key = pressed(max(0.0, due_s - time.monotonic()))
+            if key is not None:
                 after = view.after(key or "q")  # the end of the input
                 if after is None:
                     return
@@ -101,15 +102,7 @@ def _watch(arguments: argparse.Namespace, out: Console, found: dict[str, Any]) -
 
 
 def screen(found: dict[str, Any], width: int, height: int | None, view: View, *, keys: bool = True) -> RenderableType:
-    """The whole screen.
-
-    Args:
-        found: The daemon's state.
-        width: Columns of the terminal.
-        height: Its lines; None for as many as it takes.
-        view: How the user wants it.
-        keys: Whether to name the keys.
-    """
+    """The whole screen, in at most `height` lines if that is not None; with `keys` it names the keys."""
     head = [_head(found, view), _pool(found, width)]
     if found.get("gpus"):
         head.append(_gpus(found, width))
@@ -136,7 +129,7 @@ def _head(found: dict[str, Any], view: View) -> RenderableType:
     if view.gone:
         text.append(f"{view.gone}; looking for it ... ", "bold red")
     elif view.is_frozen:
-        text.append("FROZEN ", "bold yellow")
+        text.append("FROZEN ", "bold dark_orange3")
     text.append(f"prepserver {found['version']}", "bold").append(
         f"  {found['state']} for {duration(found['uptime_s'])}  {found['rows_per_s']:,.0f} rows/s"
     )
@@ -221,15 +214,15 @@ def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
         )  # fmt: skip
     for job in jobs:
         verdict, fill = job.get("verdict") or {"verdict": "-", "kind": "not enough data"}, job.get("ring_fill", 0.0)
-        wait, rate, name = job.get("wait_fraction"), job.get("images_per_s"), job["name"]
+        wait, name = job.get("wait_fraction"), job["name"]
         cells = [
             Text(name if len(name) <= _JOB_CHARS else name[: _JOB_CHARS - 1] + "…"),
             *([Text(f"{job['rank']}/{job['world_size']}")] if is_wide else []),
-            Text("-" if rate is None else f"{rate:,.0f}"),
-            Text("-" if wait is None else f"{100 * wait:.0f} %", "bold yellow" if (wait or 0) >= 0.05 else ""),
+            Text(figure(job.get("images_per_s"), ",.0f")),
+            Text(percent(wait), "bold dark_orange3" if (wait or 0) >= 0.05 else ""),
             Text(f"{job['sharing_factor']:.1f}x"),
             *([Text(f"{job.get('lag_rows', 0):,}")] if is_wide else []),
-            _bar(fill, 10) if is_wide else Text(f"{100 * fill:.0f} %"),
+            _bar(fill, 10) if is_wide else Text(percent(fill)),
             Text(verdict["verdict"], style_of(verdict) if verdict["verdict"] != "-" else "dim"),
         ]
         made.add_row(*cells)

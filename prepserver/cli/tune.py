@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import json
+import logging
 import math
 import sys
 import time
@@ -20,7 +20,7 @@ from prepserver.cli.ask import AskError, ask_status
 from prepserver.cli.exits import OK, USAGE, CommandError
 from prepserver.cli.joblog import open_log
 from prepserver.cli.keys import keys_at_once, pressed
-from prepserver.cli.table import console
+from prepserver.cli.table import console, print_json
 from prepserver.config import auto_most_workers
 from prepserver.demo.processes import DemoFailure
 from prepserver.pack.errors import PackError
@@ -31,7 +31,7 @@ from prepserver.pipeline.sources import ImageFolder, Packed, SourceSpec, source_
 from prepserver.plugins import PluginError, codes, load
 from prepserver.tune import show
 from prepserver.tune.measure import Job, NotMeasured, Stopped, bench
-from prepserver.tune.points import Point, choice, every, rates_of, search
+from prepserver.tune.points import Point, every, rates_of, recommended, search
 
 _ORDERS: dict[str, bool | str] = {"none": False, "cyclic": True, "full": "full"}
 _STEPS = 20  # of the user's step, to time it
@@ -39,12 +39,22 @@ _STEPS = 20  # of the user's step, to time it
 _FORMS = (("", False), ("encoded", False), ("decoded", False), ("", True))
 
 
+@contextlib.contextmanager
+def _without_verdicts() -> Iterator[None]:
+    """The client's, on each measurement, would be in the way."""
+    log = logging.getLogger("prepclient")
+    usual = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(usual)
+
+
+@_without_verdicts()
 def tune(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg"):
-        raise CommandError(f"--plot {arguments.plot}: .png or .svg", USAGE)
-    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise CommandError("--plot: needs matplotlib: pip install 'prepserver[plot]'", USAGE)
+    _check_files(arguments)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's functions print is not the result
             load(arguments.plugins or ())
@@ -63,11 +73,10 @@ def tune(arguments: argparse.Namespace) -> int:
         raise CommandError(e) from e
     measured = [(point, rate) for point, rate in seen if rate]
     if not measured:
-        raise CommandError("; ".join(dict.fromkeys(skipped.values())) or "stopped before the first point was measured")
-    chosen = choice(measured, job.wanted_per_s)
+        raise CommandError("stopped before the first point was measured")
+    chosen = recommended(measured, job.wanted_per_s)
     if arguments.json:
-        found = show.plain(measured, chosen, job, skipped, time.monotonic() - began_s)
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        print_json(show.plain(measured, chosen, job, skipped, time.monotonic() - began_s))
     else:
         console().print(*show.shown(measured, chosen, job), sep="\n")
     try:
@@ -78,6 +87,17 @@ def tune(arguments: argparse.Namespace) -> int:
     except OSError as e:
         raise CommandError(f"{e.filename}: {e.strerror}") from e
     return OK
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Refuses files that cannot be written, which would otherwise be seen after minutes of measuring."""
+    if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg"):
+        raise CommandError(f"--plot {arguments.plot}: .png or .svg", USAGE)
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise CommandError("--plot: needs matplotlib: pip install 'prepserver[plot]'", USAGE)
+    for option, path in (("--plot", arguments.plot), ("--write", arguments.write)):
+        if path is not None and not path.parent.is_dir():
+            raise CommandError(f"{option} {path}: there is no folder {path.parent}", USAGE)
 
 
 def _sweep(
@@ -97,6 +117,8 @@ def _sweep(
                     try:
                         rate = measured.images_per_s(point)
                     except NotMeasured as e:
+                        if not seen:  # the data as they are: no point can be measured
+                            raise CommandError(e) from e
                         skipped[point], rate = str(e), 0.0
                         out.print(f"not measured: {point}: {e}", markup=False, highlight=False)
                     seen.append((point, rate))

@@ -49,16 +49,8 @@ def commit() -> str:
     if not (_PACKAGE.parent / ".git").exists():
         return "unknown"
     try:
-        described = [
-            "git",
-            "-C",
-            str(_PACKAGE.parent),
-            "describe",
-            "--always",
-            "--abbrev=10",
-            "--exclude=*",
-            "--dirty=+",
-        ]
-        return subprocess.run(described, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
+        done = subprocess.run(command, cwd=_PACKAGE.parent, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"

@@ -8,31 +8,20 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from prepserver import __version__
-from prepserver.config import Settings
+from prepserver.config import Settings, usable_cores
 from prepserver.memory.budget import machine_bytes
-from prepserver.telemetry import cores
 
 _PACKAGES = ("torch", "numpy", "pillow", "simplejpeg", "pyzmq")
 
 
 def about(settings: Settings, workers: int, memory_bytes: int) -> dict[str, Any]:
-    """Machine, versions, and the settings that are not the default ones.
-
-    Args:
-        settings: The daemon's.
-        workers: Worker processes, with ``auto`` worked out.
-        memory_bytes: Budget of the rings, as well.
-    """
-    default = Settings()
-    changed = {
-        field.name: getattr(settings, field.name)
-        for field in dataclasses.fields(settings)
-        if getattr(settings, field.name) != getattr(default, field.name)
-    }
+    """Machine, versions, and the settings that are not the default ones, with ``auto`` worked out."""
+    fields = dataclasses.fields(settings)
+    changed = {each.name: value for each in fields if (value := getattr(settings, each.name)) != each.default}
     return {
         "machine": {
             "host": platform.node(), "kernel": platform.release(), "architecture": platform.machine(),
-            "cores": cores.usable(), "memory_bytes": machine_bytes()[0],
+            "cores": usable_cores(), "memory_bytes": machine_bytes()[0],
         },
         "versions": {
             "prepserver": __version__, "Python": platform.python_version(),
@@ -45,5 +34,5 @@ def about(settings: Settings, workers: int, memory_bytes: int) -> dict[str, Any]
 def _version(name: str) -> str:
     try:
         return version(name)
-    except PackageNotFoundError:
+    except PackageNotFoundError:  # installed without metadata, as by some distributions
         return "unknown"

@@ -23,49 +23,26 @@ class Denied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read a source.
+    """How to read a source."""
 
-    Attributes:
-        roots: Folders that should hold it; empty for no such rule.
-        roots_only: Whether a source elsewhere is refused; else it is read without the rule.
-    """
-
-    roots: tuple[str, ...] = ()
-    roots_only: bool = True
+    roots: tuple[str, ...] = ()  # folders that should hold it; empty for no such rule
+    roots_only: bool = True  # whether a source elsewhere is refused; else it is read without the rule
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules of one daemon.
-
-    Attributes:
-        own_uid: Uid of the daemon.
-        roots: See `Settings.source_roots`.
-        memory_per_uid_bytes: See `Settings`; 0 for no limit.
-        limits: Other limits of each user; see `Settings`.
-    """
+    """The rules of one daemon: its settings name the roots, and the limits of each user."""
 
     own_uid: int
-    roots: tuple[str, ...] = ()
-    memory_per_uid_bytes: int = 0
-    limits: Limits = field(default_factory=Limits)
+    settings: Settings = field(default_factory=Settings)
 
-    @classmethod
-    def of(cls, settings: Settings, own_uid: int) -> Access:
-        """The rules of `settings`."""
-        return cls(
-            own_uid,
-            settings.source_roots,
-            settings.memory_per_uid_bytes,
-            Limits(settings.jobs_per_uid, settings.streams_per_uid),
-        )
-
-    def may_stop(self, uid: int) -> bool:
-        """Whether a user may end the daemon."""
-        return self.is_trusted(uid)
+    @property
+    def limits(self) -> Limits:
+        """What the coordinator checks."""
+        return Limits(self.settings.jobs_per_uid, self.settings.streams_per_uid)
 
     def is_trusted(self, uid: int) -> bool:
-        """Whether a user could do anyway whatever the daemon can."""
+        """Whether a user could do anyway whatever the daemon can, and may stop it."""
         return uid in (0, self.own_uid)
 
     def reading(self, uid: int, source: SourceSpec, files: Sequence[str] = ()) -> Reading:
@@ -89,14 +66,14 @@ class Access:
         if not any(part.named_paths() for part in parts) and (is_plugin or not files):
             return Reading()
         if is_trusted:
-            return Reading(self.roots, roots_only=False)
-        if not self.roots:
+            return Reading(self.settings.source_roots, roots_only=False)
+        if not self.settings.source_roots:
             raise Denied(
                 f"this daemon runs as uid {self.own_uid} and reads no datasets for uid {uid}: it has no source roots. "
                 'Its operator can name folders that all users may read, as roots = ["/data"] under [sources] '
                 "in its --config, or with --root"
             )
-        return Reading(self.roots)
+        return Reading(self.settings.source_roots)
 
     def check_ring(self, uid: int, held_bytes: int, asked_bytes: int) -> None:
         """Checks that a user may have one more ring.
@@ -104,7 +81,7 @@ class Access:
         Raises:
             MemoryShort: It would exceed the user's limit.
         """
-        limit = self.memory_per_uid_bytes
+        limit = self.settings.memory_per_uid_bytes
         if limit and held_bytes + asked_bytes > limit:
             raise MemoryShort(
                 asked_bytes,

@@ -31,36 +31,23 @@ OUT_OF_DESCRIPTORS = Refused("busy", "the daemon is out of descriptors: try agai
 
 
 class Peer:
-    """One connection on the attach socket, with its line.
-
-    Attributes:
-        sock: The lease, non-blocking.
-        line: Carries messages; None before `open`.
-        pidfd: Readable when the process is dead; -1 if the kernel gives none.
-        pid: Process id in the daemon's pid namespace, from the kernel.
-        uid: User id, from the kernel.
-        since_s: When it was accepted, or was sent its last message, monotonic.
-        asked: Whether it has asked its one question.
-        is_told: Whether it was sent its last message, or its lease was ended.
-        cursor: The daemon's number of its attachment, if it has one.
-        mismatch: Why a client of its release gets no rows; empty if it does.
-    """
+    """One connection on the attach socket, with its line. The kernel says who the peer is."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        self.sock = sock
+        self.sock = sock  # the lease
         self.pid, self.uid, _gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        self.pidfd = _peer_pidfd(sock, self.pid)
-        self.line: Line | None = None
-        self.since_s = time.monotonic()
-        self.asked = False
-        self.is_told = False
-        self.cursor: int | None = None
-        self.mismatch = ""
+        self.pidfd = _peer_pidfd(sock, self.pid)  # readable when the process is dead; -1 if the kernel gives none
+        self.line: Line | None = None  # carries messages; None before `open`
+        self.since_s = time.monotonic()  # when it was accepted, or was sent its last message
+        self.asked = False  # whether it has asked its one question
+        self.is_told = False  # whether it was sent its last message, or its lease was ended
+        self.cursor: int | None = None  # the daemon's number of its attachment, if it has one
+        self.mismatch = ""  # why a client of its release gets no rows; empty if it does
         self._given = 0
 
     def fileno(self) -> int:
-        """Descriptor of the lease."""
+        """The lease, for poll."""
         return self.sock.fileno()
 
     @property
@@ -68,11 +55,13 @@ class Peer:
         """Whether messages can still reach it."""
         return self.fileno() >= 0 and not self.is_told
 
-    def open(self, path: Path) -> None:
-        """Gives the peer its line.
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has asked nothing, or was sent its last message and should hang up."""
+        return not self.asked or (self.is_told and self.cursor is None)
 
-        Args:
-            path: Path of the line's socket while it is made.
+    def open(self, path: Path) -> None:
+        """Gives the peer its line, whose socket has a path while it is made.
 
         Raises:
             OSError: No descriptor is left, or the peer is gone.
@@ -82,10 +71,7 @@ class Peer:
             self.give(theirs.fileno())
 
     def give(self, fd: int) -> int:
-        """Gives the peer a descriptor.
-
-        Returns:
-            Its number, for the message that names it.
+        """Gives the peer a descriptor; returns its number, for the message that names it.
 
         Raises:
             OSError: The peer is gone, or has left too many descriptors unread.
@@ -120,13 +106,7 @@ class Peer:
 
 
 class Listener:
-    """Accepts peers at `path`.
-
-    Args:
-        path: Path of the socket.
-        door: Who may connect to it, if the directory lets them pass.
-        made: A socket that listens there already; None to make one.
-    """
+    """Accepts peers at `path`, through `made` if that listens there already, else through a socket behind `door`."""
 
     def __init__(self, path: Path, door: Door, made: socket.socket | None = None) -> None:
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.rings import Rings
-from prepserver.protocol.messages import Attach, Moved, Ready, Release, Sync
+from prepserver.protocol.messages import Attach, Moved, Ready, Release
 from prepserver.protocol.trace import MOST_RELEASES, Heard
 from prepserver.schedule.actions import Announce, Move
 
@@ -22,43 +22,27 @@ _REASON_BYTES = 400
 
 @dataclass(slots=True)
 class Attachment:
-    """One attached rank of a job.
+    """One attached rank of a job."""
 
-    Attributes:
-        cursor: The coordinator's number for it.
-        peer: Its connection.
-        attach: Its question.
-        moves: How often it was told of another ring.
-        since_s: When it attached, monotonic.
-        copy_ns: Time for which its loop has waited for copies, as the client reports it.
-        own_ns: Time that its loop took between two batches, as the client reports it.
-        heard: What it reported last, with the time.
-    """
-
-    cursor: int
-    peer: Peer
-    attach: Attach
-    moves: int = 0
-    since_s: float = field(default_factory=time.monotonic)
-    copy_ns: int = 0
-    own_ns: int = 0
+    cursor: int  # the coordinator's number for it
+    peer: Peer  # its connection
+    attach: Attach  # its question
+    moves: int = 0  # how often it was told of another ring
+    since_s: float = field(default_factory=time.monotonic)  # when it attached, monotonic
+    copy_ns: int = 0  # time for which its loop has waited for copies, as the client reports it
+    own_ns: int = 0  # time that its loop took between two batches, as the client reports it
+    # What it reported last, with the time.
     heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
 
-    def says(self, word: Release | Sync) -> None:
-        """Notes the figures that come with a message; a Sync has none."""
-        if isinstance(word, Release):
-            self.copy_ns, self.own_ns = max(self.copy_ns, word.copy_ns), max(self.own_ns, word.own_ns)
-            heard = Heard(time.monotonic_ns(), word.batches, word.wait_ns, self.copy_ns, self.own_ns)
-            self.heard.append(heard)
+    def says(self, word: Release) -> None:
+        """Notes the figures that come with a message."""
+        self.copy_ns, self.own_ns = max(self.copy_ns, word.copy_ns), max(self.own_ns, word.own_ns)
+        heard = Heard(time.monotonic_ns(), word.batches, word.wait_ns, self.copy_ns, self.own_ns)
+        self.heard.append(heard)
 
 
 class Attachments(dict[int, Attachment]):
-    """All attached ranks by cursor.
-
-    Args:
-        rings: The rings of all lanes.
-        ledger: Logs announcements.
-    """
+    """All attached ranks by cursor."""
 
     def __init__(self, rings: Rings, ledger: Ledger) -> None:
         super().__init__()

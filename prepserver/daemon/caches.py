@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from prepserver import __version__
@@ -39,31 +39,18 @@ class _Full(Exception):
 
 @dataclass(slots=True)
 class Held:
-    """One cache.
+    """One cache."""
 
-    Attributes:
-        wanted: What it holds.
-        place: Where its dataset is, for people.
-        name: Of its file, without suffix.
-        told: The message that gives it to workers.
-        fd: Its memory or file.
-        book: The daemon's view of it.
-        budget_bytes: What the caches of this daemon may take in its folder; 0 for memory.
-        idle_since_s: When the last stream of its dataset ended; None while there is one.
-        is_full: Whether it has no room, though a job reads its dataset.
-        said_full: Whether the log says so.
-    """
-
-    wanted: Wanted
-    place: str
-    name: str
-    told: work.AddCache
-    fd: int
-    book: Book
-    budget_bytes: int = 0
-    idle_since_s: float | None = None
-    is_full: bool = False
-    said_full: bool = False
+    wanted: Wanted  # what it holds
+    place: str  # where its dataset is, for people
+    name: str  # of its file, without suffix
+    told: work.AddCache  # the message that gives it to workers
+    fd: int  # its memory or file
+    book: Book  # the daemon's view of it
+    budget_bytes: int = 0  # what the caches of this daemon may take in its folder; 0 for memory
+    idle_since_s: float | None = None  # when the last stream of its dataset ended; None while there is one
+    is_full: bool = False  # whether it has no room, though a job reads its dataset
+    said_full: bool = False  # whether the log says so
 
     @property
     def nbytes(self) -> int:
@@ -71,29 +58,19 @@ class Held:
         return self.book.taken_bytes + Shape(self.told.samples, self.told.extent_bytes).head_bytes
 
 
+@dataclass(eq=False)
 class Caches:
-    """All caches.
+    """All caches."""
 
-    Args:
-        budget_bytes: For all caches in memory.
-        clock: Monotonic seconds.
-
-    Attributes:
-        disk_bytes: See `Settings.cache_disk_bytes`.
-        folders: See `Settings.cache_folders`.
-        tell: Sends a message to all workers, with descriptors; set before the first cache.
-    """
-
-    tell: Callable[[Any, Sequence[int]], None]
-
-    def __init__(self, budget_bytes: int, disk_bytes: int, folders: Sequence[str], clock: Callable[[], float]) -> None:
-        self.budget_bytes = budget_bytes
-        self.disk_bytes = disk_bytes
-        self.folders = folders
-        self._clock = clock
-        self._held: dict[int, Held] = {}
-        self._next = 1
-        self._freed_s = -_LEAVING_S
+    budget_bytes: int  # for all caches in memory
+    disk_bytes: int
+    folders: Sequence[str]
+    clock: Callable[[], float]  # monotonic seconds
+    # Sends a message to all workers, with descriptors; set before the first cache.
+    tell: Callable[[Any, Sequence[int]], None] = field(init=False)
+    _held: dict[int, Held] = field(default_factory=dict, init=False)
+    _next: int = field(default=1, init=False)
+    _freed_s: float = field(default=-_LEAVING_S, init=False)
 
     @property
     def memory_bytes(self) -> int:
@@ -103,7 +80,7 @@ class Caches:
     @property
     def are_leaving(self) -> bool:
         """Whether workers are about to give back the memory of a cache."""
-        return self._clock() - self._freed_s < _LEAVING_S
+        return self.clock() - self._freed_s < _LEAVING_S
 
     def check_folder(self, wanted: Wanted | None, make: bool) -> None:
         """Checks the folder of a cache on disk; with `make`, a missing one is made.
@@ -173,14 +150,10 @@ class Caches:
         return [(held.told, (held.fd,)) for held in self._held.values()]
 
     def tick(self, listings: Collection[str]) -> None:
-        """Ends caches and lets the others grow; call it several times a second.
-
-        Args:
-            listings: `Indexed.key` of what is read now.
-        """
+        """Ends caches and lets the others grow; `listings` are the keys of those that are read now."""
         if not self._held:
             return
-        now_s = self._clock()
+        now_s = self.clock()
         for held in self._held.values():
             if held.told.listing in listings:
                 held.idle_since_s = None
@@ -205,7 +178,7 @@ class Caches:
         return Use(held.told.cache, held.nbytes, None if held.idle_since_s is None else now_s - held.idle_since_s)
 
     def _allow(self) -> None:
-        now_s = self._clock()
+        now_s = self.clock()
         memory = [self._use(held, now_s) for held in self._held.values() if held.wanted.folder is None]
         most = allowances(memory, self.budget_bytes, machine_free_bytes()[0])
         for number, held in self._held.items():
@@ -232,15 +205,11 @@ class Caches:
             held = self._held.pop(number)
             os.close(held.fd)
             self.tell(work.DropCache(number), ())
-            self._freed_s = self._clock()
+            self._freed_s = self.clock()
             log.info("cache %d of %s ended", number, held.place)
 
     def full_of(self, listing: str) -> FullCache | None:
-        """The cache of a dataset that is full with the smallest part of it; None if none is full.
-
-        Args:
-            listing: `Indexed.key`.
-        """
+        """The full cache that holds the smallest part of a dataset, which the key of its listing names."""
         found = []
         for held in self._held.values():
             rows = held.book.counts.rows
@@ -275,7 +244,7 @@ class Caches:
                 "misses": counts.misses,
                 "hit_rate": round(counts.hits / asked, 4) if asked else None,
                 "damaged": counts.bad,
-                "idle_s": None if held.idle_since_s is None else round(self._clock() - held.idle_since_s, 1),
+                "idle_s": None if held.idle_since_s is None else round(self.clock() - held.idle_since_s, 1),
             })  # fmt: skip
         return found
 

@@ -5,34 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
-from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.complaints import Complaints
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.questions import Question, Questions
+from prepserver.protocol import messages
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
-from prepserver.protocol.messages import (
-    TO_LEASE,
-    AskStatus,
-    AskStop,
-    Attach,
-    Bye,
-    Hello,
-    Refused,
-    Release,
-    Status,
-    Stopping,
-    Sync,
-)
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import greeting, mismatch
 from prepserver.schedule.actions import Admit, End, Refuse
@@ -46,17 +33,15 @@ _ACCEPTED_AT_ONCE = 16
 P = ParamSpec("P")
 
 
-def _bye(said: bytes) -> Bye | None:
+def _bye(said: bytes) -> messages.Bye | None:
     """What the end of a lease says of where the job stands, if it says so."""
     with contextlib.suppress(ProtocolError):
-        message = decode(said, TO_LEASE)
-        return message if isinstance(message, Bye) else None
+        message = decode(said, messages.TO_LEASE)
+        return message if isinstance(message, messages.Bye) else None
     return None
 
 
-def _at_word_of(
-    do: Callable[Concatenate[Clients, Peer, P], None],
-) -> Callable[Concatenate[Clients, Peer, P], None]:
+def _at_word_of(do: Callable[Concatenate[Clients, Peer, P], None]) -> Callable[Concatenate[Clients, Peer, P], None]:
     """Turns an unforeseen error in the handling of one peer into the end of that peer's connection.
 
     An unforeseen error elsewhere, such as in a tick, in a worker's answer or in `fail` itself, ends the daemon.
@@ -72,48 +57,30 @@ def _at_word_of(
     return done
 
 
+@dataclass(slots=True, eq=False)
 class Clients:
-    """See the module.
+    """See the module. `questions` is set before the first connection."""
 
-    Args:
-        poll: The daemon's.
-        driver: Takes events.
-        attachments: The admitted ranks.
-        ledger: Logs what each job is given.
-        most: Connections for which there are descriptors.
-        line_socket: Path of a line's socket while the line is made.
-
-    Attributes:
-        questions: Answers what clients ask first.
-        peers: The connections.
-    """
-
-    questions: Questions
-    peers: Peers[Peer]
-
-    def __init__(
-        self, poll: Poll, driver: Driver, attachments: Attachments, ledger: Ledger, most: int, line_socket: Path
-    ) -> None:
-        self._poll = poll
-        self._driver = driver
-        self._attachments = attachments
-        self._ledger = ledger
-        self.peers = Peers(most, os.getuid())
-        self._complaints = Complaints(log)
-        self._listener: Listener | None = None
-        self._line_socket = line_socket
+    poll: Poll
+    driver: Driver
+    ledger: Ledger
+    peers: Peers
+    line_socket: Path  # path of a line's socket while the line is made
+    questions: Questions = field(init=False)
+    _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
+    _listener: Listener | None = field(default=None, init=False)
 
     # -- the sockets --------------------------------------------------------------------------------
 
     def open(self, listener: Listener) -> None:
         """Accepts connections from now on."""
         self._listener = listener
-        self._poll.watch(listener.fileno(), self._accept)
+        self.poll.watch(listener.fileno(), self._accept)
 
     def shut_door(self) -> None:
         """Accepts no more connections."""
         if self._listener is not None:
-            self._poll.forget(self._listener.fileno())
+            self.poll.forget(self._listener.fileno())
             self._listener.close()
 
     def close(self) -> None:
@@ -127,7 +94,7 @@ class Clients:
     def tick(self, now_s: float) -> None:
         """Handles deadlines, and questions that wait for memory; call it several times a second."""
         for question in self.questions.take_short():
-            self.ask(question.peer, question)
+            self.admit(question.peer, question)
         self._complaints.tick(now_s)
         for silent in self.peers.overdue(now_s):
             self._drop_silent(silent, f"no question arrived within {SILENCE_S:g} s")
@@ -150,12 +117,12 @@ class Clients:
             self.peers.add(peer)
         except Crowded as e:
             self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, e)
-            peer.turn_away(Refused("busy", str(e)))
+            peer.turn_away(messages.Refused("busy", str(e)))
             peer.close()
             return
-        self._poll.watch(peer.fileno(), lambda: self._read_lease(peer))
+        self.poll.watch(peer.fileno(), lambda: self._read_lease(peer))
         if peer.pidfd >= 0:
-            self._poll.watch(peer.pidfd, lambda: self._ended(peer))
+            self.poll.watch(peer.pidfd, lambda: self._ended(peer))
 
     @_at_word_of
     def _drop_silent(self, peer: Peer, text: str) -> None:
@@ -163,7 +130,7 @@ class Clients:
         if not peer.is_told and peer.line is not None:
             self._read_line(peer)
         if not peer.asked:
-            peer.turn_away(Refused("busy", text))
+            peer.turn_away(messages.Refused("busy", text))
         if peer.is_told or not peer.asked:
             self.drop(peer)
 
@@ -175,7 +142,7 @@ class Clients:
         try:
             message = peer.line.receive()
             if message is None:
-                self._poll.forget(peer.line.fileno())
+                self.poll.forget(peer.line.fileno())
                 self._part(peer)
             else:
                 self._hear(peer, message)
@@ -191,32 +158,22 @@ class Clients:
             ProtocolError: The message is not allowed in this state.
         """
         match message:
-            case Attach() | AskStatus() | AskStop() if not peer.asked:
+            case messages.Attach() | messages.AskStatus() | messages.AskStop() if not peer.asked:
                 peer.asked = True
-                self.peers.asked(peer)
-                self._answer(peer, message)
-            case Release() | Sync() if peer.cursor is not None:
+                self.questions.ask(peer, message)
+            case messages.Release() | messages.Sync() if peer.cursor is not None:
                 self._obey(peer, peer.cursor, message)
             case _:
                 state = "has not attached" if peer.cursor is None else "has attached"
                 raise ProtocolError(f"{type(message).__name__} from a client that {state}: one question per connection")
 
-    def _answer(self, peer: Peer, question: Attach | AskStatus | AskStop) -> None:
-        match question:
-            case Attach():
-                self.questions.attach(peer, question)
-            case AskStatus():
-                self.questions.status(peer, question.since_ns)
-            case AskStop(successor):
-                self.questions.stop(peer, successor)
-
-    def _obey(self, peer: Peer, cursor: int, word: Release | Sync) -> None:
-        if cursor in self._attachments:
-            self._attachments[cursor].says(word)
-        self._driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
-        if isinstance(word, Sync):
-            self._driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
-        self._ledger.released(cursor, word.upto)
+    def _obey(self, peer: Peer, cursor: int, word: messages.Release | messages.Sync) -> None:
+        if isinstance(word, messages.Release) and cursor in self.driver.attachments:
+            self.driver.attachments[cursor].says(word)
+        self.driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
+        if isinstance(word, messages.Sync):
+            self.driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
+        self.ledger.released(cursor, word.upto)
 
     @_at_word_of
     def _read_lease(self, peer: Peer) -> None:
@@ -227,7 +184,7 @@ class Clients:
         except OSError:
             said = b""
         if peer.cursor is not None and (bye := _bye(said)) is not None:
-            self._ledger.left(peer.cursor, bye.upto)
+            self.ledger.left(peer.cursor, bye.upto)
             self.drop(peer)
             return
         if said:
@@ -238,19 +195,19 @@ class Clients:
                 return
             except ProtocolError as e:
                 self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, e)
-                peer.turn_away(Refused("protocol", str(e)[:4000]))
+                peer.turn_away(messages.Refused("protocol", str(e)[:4000]))
         self._ended(peer)
 
-    def _greet(self, peer: Peer, hello: Hello) -> None:
+    def _greet(self, peer: Peer, hello: messages.Hello) -> None:
         peer.mismatch = mismatch(hello)
         try:
-            peer.open(self._line_socket)
+            peer.open(self.line_socket)
         except OSError:
             peer.turn_away(OUT_OF_DESCRIPTORS)
             self.drop(peer)
             return
         assert peer.line is not None
-        self._poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
+        self.poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
 
     @_at_word_of
     def _ended(self, peer: Peer) -> None:
@@ -267,23 +224,23 @@ class Clients:
             self._part(peer)
 
     @_at_word_of
-    def ask(self, peer: Peer, question: Question) -> None:
+    def admit(self, peer: Peer, question: Question) -> None:
         """Asks the coordinator for a place, once the source is listed and if the client is still there."""
         if peer.is_listening:
-            self.questions.ask(question)
+            self.questions.admit(question)
 
     def answer(self, answer: Admit | Refuse | End) -> None:
-        """See `Answers`."""
+        """Answers a question as the coordinator has decided, or ends an attachment."""
         if not isinstance(answer, End):
             self.questions.answer(answer)
-        elif answer.cursor in self._attachments:
-            attachment = self._attachments[answer.cursor]
+        elif answer.cursor in self.driver.attachments:
+            attachment = self.driver.attachments[answer.cursor]
             if answer.code == "protocol":
                 self._broke_protocol(attachment.peer, answer.text)
             else:
-                self.end(attachment.peer, Refused(answer.code, answer.text, answer.field))
+                self.end(attachment.peer, messages.Refused(answer.code, answer.text, answer.field))
             self._leave(attachment.peer)
-            self._await_end(attachment.peer)
+            attachment.peer.since_s = time.monotonic()
 
     # -- the ends of connections --------------------------------------------------------------------
 
@@ -291,35 +248,30 @@ class Clients:
         """Refuses a question, with the reason."""
         if peer.is_listening:
             self._complaints.warn(peer.uid, "pid %d (uid %d) refused: %s", peer.pid, peer.uid, text)
-            self.end(peer, Refused(code, text[:4000], field))
+            self.end(peer, messages.Refused(code, text[:4000], field))
 
     def fail(self, peer: Peer, error: Exception) -> None:
         """Ends a connection because of a bug in the daemon; an attached client comes back to the same rows."""
         what = f"{type(error).__name__}: {error}"
-        self._complaints.error(peer.uid, error, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what)
+        self._complaints.warn(peer.uid, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what, bug=error)
         text = f"an error in the daemon (its log has more); please report it: {what}"[:4000]
-        self.end(peer, Refused("internal", text))
+        self.end(peer, messages.Refused("internal", text))
 
     def _broke_protocol(self, peer: Peer, text: str) -> None:
         self._complaints.warn(peer.uid, "pid %d (uid %d) breaks the protocol: %s", peer.pid, peer.uid, text)
-        self.end(peer, Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
+        self.end(peer, messages.Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
 
-    def end(self, peer: Peer, last_word: Refused | Status | Stopping) -> None:
+    def end(self, peer: Peer, last_word: messages.Refused | messages.Status | messages.Stopping) -> None:
         """Sends a peer its last message; it hangs up then, or is dropped after a while if it is not attached."""
-        if not peer.asked and isinstance(last_word, Refused):
+        if not peer.asked and isinstance(last_word, messages.Refused):
             peer.turn_away(last_word)
         if peer.line is not None:
-            self._poll.forget(peer.line.fileno())
+            self.poll.forget(peer.line.fileno())
         if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_word):
             self._part(peer)
             return
         peer.is_told = True
-        if peer.cursor is None:
-            self._await_end(peer)
-
-    def _await_end(self, peer: Peer) -> None:
         peer.since_s = time.monotonic()
-        self.peers.told(peer)
 
     def _part(self, peer: Peer) -> None:
         """Ends a connection; that of an attached client when it hangs up, for until then it may read its rows."""
@@ -331,12 +283,12 @@ class Clients:
     def _leave(self, peer: Peer) -> None:
         """Ends the attachment of a peer, if it has one."""
         cursor, peer.cursor = peer.cursor, None
-        attachment = self._attachments.pop(cursor, None) if cursor is not None else None
+        attachment = self.driver.attachments.pop(cursor, None) if cursor is not None else None
         if attachment is not None:
             attach = attachment.attach
             log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)
-            self._ledger.left(attachment.cursor)
-            self._driver.happened(RankLeft(attachment.cursor))
+            self.ledger.left(attachment.cursor)
+            self.driver.happened(RankLeft(attachment.cursor))
 
     def drop(self, peer: Peer) -> None:
         """Ends a connection, and with it its attachment."""
@@ -344,6 +296,6 @@ class Clients:
             return
         self._leave(peer)
         for fd in (peer.fileno(), peer.pidfd, -1 if peer.line is None else peer.line.fileno()):
-            self._poll.forget(fd)
+            self.poll.forget(fd)
         self.peers.remove(peer)
         peer.close()

@@ -19,26 +19,21 @@ _BACKOFF_MOST_S = 30.0
 
 
 class Engine:
-    """The process, and when it is started again.
+    """When `process` is started, and started again.
 
-    Args:
-        poll: The daemon's.
-        make: Makes the process, which is not started yet.
-        read: Called when the process has something to say.
+    `read` is called when the process has something to say.
 
     Attributes:
-        process: The one that was started last.
         why: Why it is not up; empty if it is.
     """
 
-    def __init__(self, poll: Poll, make: Callable[[], Zygote], read: Callable[[Engine], None]) -> None:
+    def __init__(self, poll: Poll, process: Zygote, read: Callable[[Engine], None]) -> None:
+        self.process = process
         self._poll = poll
-        self._make = make
         self._read = read
         self._fd = -1
         self._failures = 0
         self._due_s = 0.0
-        self.process = make()
         self.why = "it has not started yet"
 
     @property
@@ -49,7 +44,7 @@ class Engine:
     @property
     def is_up(self) -> bool:
         """Whether it can be asked for workers."""
-        return self.runs and self.process.ready and not self.process.broken
+        return self.runs and self.process.ready and not self.process.about.broken
 
     def start(self) -> None:
         """Starts the process; raises `ZygoteError` if that fails."""
@@ -81,10 +76,9 @@ class Engine:
         self.why = why
 
     def restart(self, now_s: float) -> None:
-        """Starts another process if it is time."""
+        """Starts the process again if it is time."""
         if now_s < self._due_s:
             return
-        self.process = self._make()
         try:
             self.start()
         except ZygoteError as e:

@@ -49,23 +49,22 @@ class Gpus:
 
 def _read(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = pynvml.nvmlDeviceGetName(handle)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return {
         "index": index,
-        "power_w": _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        "pcie_bytes_per_s": _or_none(
+        "power_w": or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        "pcie_bytes_per_s": or_none(
             lambda: 1024 * pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
         ),
-        "pids": _or_none(lambda: [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]) or [],
-        "name": name.decode() if isinstance(name, bytes) else name,
-        "utilisation_percent": _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        "pids": or_none(lambda: [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]) or [],
+        "name": pynvml.nvmlDeviceGetName(handle),
+        "utilisation_percent": or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
         "memory_used_bytes": memory.used,
         "memory_total_bytes": memory.total,
     }
 
 
-def _or_none(ask: Callable[[], Any]) -> Any:
+def or_none(ask: Callable[[], Any]) -> Any:
     """The answer, or None where a device has none: a MIG slice does not say how busy it is."""
     try:
         return ask()

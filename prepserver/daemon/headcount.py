@@ -6,7 +6,6 @@ import logging
 
 from prepserver.config import auto_most_workers
 from prepserver.daemon.driver import Driver
-from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.watch import Watch
 from prepserver.schedule.events import WorkerRetires
 from prepserver.telemetry.headcount import Headcount, next_headcount
@@ -15,20 +14,12 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """See the module.
+    """See the module. `fixed` is the number of the settings; 0 to adapt it."""
 
-    Args:
-        pool: The workers.
-        driver: Hears of workers that retire.
-        watch: Knows how the jobs do.
-        fixed: The number of the settings; 0 to adapt it.
-    """
-
-    def __init__(self, pool: WorkerPool, driver: Driver, watch: Watch, fixed: int) -> None:
-        self._pool = pool
+    def __init__(self, driver: Driver, watch: Watch, fixed: int) -> None:
         self._driver = driver
         self._watch = watch
-        self._now = Headcount(pool.size)
+        self._now = Headcount(driver.pool.size)
         self.fixed = fixed
 
     def mark(self, now_s: float) -> None:
@@ -40,9 +31,10 @@ class Keeper:
             self._now = next_headcount(was, self._watch.facts_of_slowest(), auto_most_workers(), now_s)
         if self._now.workers != was.workers:
             log.info("%d workers instead of %d: %s", self._now.workers, was.workers, self._now.why)
-        for _ in range(self._pool.size, self._now.workers):
-            self._pool.grow()
-        for _ in range(self._now.workers, self._pool.size):
+        pool = self._driver.pool
+        for _ in range(pool.size, self._now.workers):
+            pool.grow()
+        for _ in range(self._now.workers, pool.size):
             # One that is just starting retires a second later.
-            if (worker := self._pool.retire()) is not None:
+            if (worker := pool.retire()) is not None:
                 self._driver.happened(WorkerRetires(worker))

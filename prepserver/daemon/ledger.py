@@ -14,9 +14,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,39 +74,15 @@ class _Log:
             self.file = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Begin:
-    rows: Rows
-    attached: Attached
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What a rank did in a stretch of time, and what limits it, if that was found out just then."""
-
-    grown: Slice
-    verdict: dict[str, Any] | None
-
-
-_Note = _Begin | Counted | Left | Bad | None
-"""What the thread writes next; None for progress only."""
-
-
 class Ledger:
-    """The logs of all jobs.
-
-    Args:
-        folder: Where they are; made when the first job comes.
-        about: The daemon and its machine, for reports.
-    """
+    """The logs of all jobs, in a folder that is made when the first job comes; `about` is for reports."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         self._folder = folder
         self._about = dict(about or {})
         self._daemon = f"{os.getpid()}-{time.monotonic_ns()}"
         self._stays: dict[int, _Stay] = {}
-        self._queue: queue.SimpleQueue[tuple[_Stay, _Note] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[_Stay, Callable[[], None] | None] | None] = queue.SimpleQueue()
         self._is_full = False
         self._more_than_progress = threading.Event()
         self._logs: dict[tuple[str, int], _Log] = {}  # the thread's own
@@ -118,26 +95,14 @@ class Ledger:
         self, cursor: int, uid: int, attach: Attach, rows: Rows, epoch_start: int, position: int, first: int, ring: int,
         pid: int = 0,
     ) -> None:  # fmt: skip
-        """A rank has attached.
-
-        Args:
-            cursor: The daemon's number for it.
-            uid: User of its process.
-            attach: Its request.
-            rows: What it reads.
-            epoch_start: Position at which its epoch began.
-            position: Position at which its run of batches begins.
-            first: Start of its own first batch.
-            ring: Rows of its ring.
-            pid: Its process; 0 if that is not known.
-        """
+        """A rank has attached: for the numbers see `Attached` and `Admit`. A `pid` of 0 is not known."""
         stay = self._stays[cursor] = _Stay((attach.job, uid), first, first, first)
         attached = Attached(
             0, self._daemon, _now(), attach.rank, attach.world_size, attach.batch_size, attach.drop_last, attach.epoch,
             epoch_start, position, attach.rounds, ring, attach.position is not None, attach.local_ranks,
             attach.batching,
         )  # fmt: skip
-        self._put(stay, _Begin(rows, attached, pid))
+        self._put(stay, partial(self._begin, stay, rows, attached, pid))
 
     def announced(self, cursor: int, upto: int, bad: Sequence[tuple[int, int, str]]) -> None:
         """All rows below `upto` are announced to a rank, perhaps repeatedly; `bad` are those with a replacement."""
@@ -149,9 +114,9 @@ class Ledger:
         self._touch(stay)
         kept = [(position, index, reason[:MAX_REASON_CHARS]) for position, index, reason in new[: stay.bad_left]]
         for k in range(0, len(kept), MAX_BAD_ROWS):
-            self._put(stay, Bad(0, kept[k : k + MAX_BAD_ROWS]))
+            self._put(stay, partial(self._write, stay, Bad(0, kept[k : k + MAX_BAD_ROWS])))
         if len(new) > stay.bad_left > 0:
-            self._put(stay, Bad(0, [], more=True))
+            self._put(stay, partial(self._write, stay, Bad(0, [], more=True)))
         stay.bad_left = max(0, stay.bad_left - len(new))
 
     def released(self, cursor: int, upto: int) -> None:
@@ -162,16 +127,17 @@ class Ledger:
             self._touch(stay)
 
     def counted(self, cursor: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
-        """What a rank did in the last second or so."""
+        """What a rank did in the last second or so, and what limits it, if that was found out just then."""
         # Of a disk that does not answer, reports leave half of the queue to the audit.
         if (stay := self._stays.get(cursor)) is not None and self._queue.qsize() < _MOST_QUEUED // 2:
-            self._put(stay, Counted(grown, verdict))
+            self._put(stay, partial(self._count, stay, grown, verdict), wakes=False)
 
     def left(self, cursor: int, at: int | None = None) -> None:
         """A rank has left; if it reported `at`, its training loop took the batches that start below."""
         stay = self._stays.pop(cursor, None)
         if stay is not None:
-            self._put(stay, Left(0, _now(), at if at is not None and at >= stay.first else None))
+            left = Left(0, _now(), at if at is not None and at >= stay.first else None)
+            self._put(stay, partial(self._end, stay, left))
 
     def close(self) -> None:
         """Writes what is queued, for at most two seconds."""
@@ -184,14 +150,14 @@ class Ledger:
     def _touch(self, stay: _Stay) -> None:
         if not stay.queued:
             stay.queued = True  # ORDER: before the thread, which sets it back, can have the note
-            if not self._put(stay, None):
+            if not self._put(stay, None, wakes=False):
                 stay.queued = False
 
-    def _put(self, stay: _Stay, note: _Note) -> bool:
-        """Queues a note; False if it was dropped."""
+    def _put(self, stay: _Stay, write: Callable[[], None] | None, *, wakes: bool = True) -> bool:
+        """Queues what the thread is to do, None for progress only; False if it was dropped."""
         if self._queue.qsize() < _MOST_QUEUED:
-            self._queue.put((stay, note))
-            if not isinstance(note, Counted | None):
+            self._queue.put((stay, write))
+            if wakes:
                 self._more_than_progress.set()
             return True
         if not self._is_full:
@@ -203,31 +169,23 @@ class Ledger:
 
     def _run(self) -> None:
         while (found := self._queue.get()) is not None:
-            stay, note = found
-            if note is None:
+            stay, write = found
+            if write is None:
                 stay.queued = False  # before the numbers are read, so that a later change is queued again
             try:
-                self._write(stay, note)
+                self._write(stay) if write is None else write()
             except OSError as e:
                 self._fail(stay, e)
             except Exception:
                 log.exception("the audit log of job %r ends here", stay.key[0])
                 self._fail(stay, None)
-            if isinstance(note, Left):
-                self._leave(stay)
             if self._queue.empty():
                 self._more_than_progress.wait(_REST_S)
                 self._more_than_progress.clear()
         for each in self._logs.values():
             each.close()
 
-    def _write(self, stay: _Stay, note: _Note) -> None:
-        if isinstance(note, _Begin):
-            self._begin(stay, note)
-            return
-        if isinstance(note, Counted):
-            self._count(stay, note)
-            return
+    def _write(self, stay: _Stay, note: Left | Bad | None = None) -> None:
         file = self._logs[stay.key].file if stay.key in self._logs else None
         if file is None or stay.number is None or stay.slot is None:
             return
@@ -235,7 +193,7 @@ class Ledger:
         if note is not None:
             file.append(dataclasses.replace(note, of=stay.number))
 
-    def _begin(self, stay: _Stay, note: _Begin) -> None:
+    def _begin(self, stay: _Stay, rows: Rows, attached: Attached, pid: int) -> None:
         is_new = stay.key not in self._logs
         each = self._logs.setdefault(stay.key, _Log())
         each.stays += 1
@@ -243,32 +201,30 @@ class Ledger:
             each.file = LogFile(self._folder, *stay.key)
         if each.file is None:
             return
-        what = json.dumps(dataclasses.asdict(note.rows), sort_keys=True)
+        reads = dataclasses.asdict(rows)
+        what = json.dumps(reads, sort_keys=True)
         if what not in each.rows:
-            each.rows[what] = each.file.append(note.rows)
-        number = each.file.append(dataclasses.replace(note.attached, rows=each.rows[what]))
+            each.rows[what] = each.file.append(rows)
+        number = each.file.append(dataclasses.replace(attached, rows=each.rows[what]))
         stay.slot = each.file.slot(Progress(number, stay.first, stay.first))
         stay.number = number
-        self._begin_history(each, stay, note, is_new)
-
-    def _begin_history(self, each: _Log, stay: _Stay, note: _Begin, is_new: bool) -> None:
         job, uid = stay.key
         try:
             if is_new:
                 run = {"job": job, "uid": uid, "since": _now(), **self._about}
-                fresh = note.attached.epoch == 0 and not note.attached.resumed
-                each.history = HistoryFile(path_of(self._folder, job, uid), run, note.pid, fresh=fresh)
+                fresh = attached.epoch == 0 and not attached.resumed
+                each.history = HistoryFile(path_of(self._folder, job, uid), run, pid, fresh=fresh)
             if each.history is not None:
-                shape = {name: getattr(note.attached, name) for name in ("batch_size", "world_size", "drop_last")}
-                stay.track = each.history.begin(dataclasses.asdict(note.rows) | shape, note.pid)
+                shape = {name: getattr(attached, name) for name in ("batch_size", "world_size", "drop_last")}
+                stay.track = each.history.begin(reads | shape, pid)
         except OSError as e:
             self._fail_history(each, stay, e)
 
-    def _count(self, stay: _Stay, note: Counted) -> None:
+    def _count(self, stay: _Stay, grown: Slice, verdict: dict[str, Any] | None) -> None:
         each = self._logs.get(stay.key)
         if each is not None and each.history is not None and stay.track is not None:
             try:
-                each.history.add(stay.track, note.grown, note.verdict)
+                each.history.add(stay.track, grown, verdict)
             except OSError as e:
                 self._fail_history(each, stay, e)
 
@@ -276,14 +232,15 @@ class Ledger:
         each.history = None
         log.warning("no report of job %r from now on: %s", stay.key[0], why.strerror or why)
 
-    def _leave(self, stay: _Stay) -> None:
-        each = self._logs.get(stay.key)
-        if each is None:
-            return
-        each.stays -= 1
-        if each.stays <= 0:
-            each.close()
-            del self._logs[stay.key]
+    def _end(self, stay: _Stay, left: Left) -> None:
+        try:
+            self._write(stay, left)
+        finally:
+            if (each := self._logs.get(stay.key)) is not None:
+                each.stays -= 1
+                if each.stays <= 0:
+                    each.close()
+                    del self._logs[stay.key]
 
     def _fail(self, stay: _Stay, why: OSError | None) -> None:
         if why is not None:

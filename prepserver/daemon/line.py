@@ -111,9 +111,7 @@ class Line:
 def open_line(path: Path, allowed: dict[str, type]) -> tuple[Line, socket.socket]:
     """Makes a line: the daemon's end, and a listening socket for its client, on which the connection waits.
 
-    Args:
-        path: Path of that socket, removed before this returns, so that nobody else can connect.
-        allowed: See `Line`.
+    The path of that socket is removed before this returns, so that nobody else can connect.
 
     Raises:
         OSError: No descriptor is left.

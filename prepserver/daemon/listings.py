@@ -2,20 +2,28 @@
 
 Every attach asks again, because the dataset may have changed: with a warm cache the indexer only compares times, which
 takes milliseconds. Storage may hang, so the number of indexers is bounded, overall and for each user, and an indexer
-ends when no job waits for it any more, or when it has reported nothing for too long.
+ends when no job waits for it any more, or when it has reported nothing for too long. One that dies is replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from prepserver.daemon.access import Reading
+from prepserver.daemon.poll import Poll
 from prepserver.protocol import work
+from prepserver.protocol.schema import ProtocolError
+from prepserver.worker.channel import ChannelClosed
+from prepserver.worker.child import Child
+from prepserver.worker.launch import ZygoteAbsent, ZygoteError
+
+log = logging.getLogger(__name__)
 
 MOST = 16
 """Most indexers at a time."""
@@ -27,15 +35,8 @@ SILENT_S = 300.0
 """An indexer reports twice a second how many samples it has found. One that reports nothing for this time hangs with
 its storage; a busy network file system may take a minute for one folder."""
 
-
+_TRIES = 3  # an indexer is easily killed, and the jobs that wait for its listing are not to blame
 _UNLIMITED = Reading()
-
-
-class Indexing(Protocol):
-    """Starts indexers: `WorkerPool`."""
-
-    def build_index(self, request: work.BuildIndex, report: Callable[[Any], None]) -> Callable[[], None]:
-        """See `WorkerPool.build_index`."""
 
 
 class Waiting(Protocol):
@@ -45,109 +46,164 @@ class Waiting(Protocol):
     def is_gone(self) -> bool:
         """Whether the job has ended."""
 
-    def scanning(self, samples: int) -> None:
-        """The indexer has found `samples` so far."""
-
-    def listed(self, listing: work.Indexed) -> None:
-        """The listing is made."""
-
-    def unlistable(self, reason: str) -> None:
-        """The source cannot be listed."""
+    def hear(self, word: work.Indexing | work.Indexed | work.IndexFailed) -> None:
+        """The indexer says how far it is, and at the end gives the listing or the reason why there is none."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Listing:
-    """One source to list.
+    """One source to list."""
 
-    Attributes:
-        uid: The user who asked first.
-        request: For the indexer.
-        waiting: The jobs that wait.
-        cancel: Ends the indexer; None until it is started.
-        heard_s: Time of the indexer's last report.
-    """
-
-    uid: int
+    key: str  # the source and how it may be read
+    uid: int  # the user who asked first
     request: work.BuildIndex
     waiting: list[Waiting]
-    cancel: Callable[[], None] | None = None
-    heard_s: float = 0.0
+    heard_s: float | None = None  # time of the indexer's last report; None while it is not its turn
+    child: Child | None = None  # the indexer; None until a zygote can fork one
+    tries: int = 0
+    at: str = ""  # the file that the indexer began last
 
 
 class Listings:
-    """All listings in progress.
+    """All listings in progress; indexes are kept in `cache_dir`.
 
-    Args:
-        indexing: Starts indexers.
-        cache_dir: Where indexes are kept.
-        clock: Monotonic seconds.
+    `spawn` asks the zygote for an indexer, and raises `ZygoteError`.
     """
 
-    def __init__(self, indexing: Indexing, cache_dir: Path, clock: Callable[[], float]) -> None:
-        self._indexing = indexing
+    def __init__(self, poll: Poll, spawn: Callable[[], Child], cache_dir: Path, clock: Callable[[], float]) -> None:
+        self._poll = poll
+        self._spawn = spawn
         self._cache_dir = cache_dir
         self._clock = clock
         self._listings: dict[str, _Listing] = {}  # in the order of their first questions
 
     def want(
-        self,
-        source: dict[str, Any],
-        waiting: Waiting,
-        uid: int,
-        reading: Reading = _UNLIMITED,
+        self, source: dict[str, Any], waiting: Waiting, uid: int, reading: Reading = _UNLIMITED,
         files: Sequence[str] = (),
-    ) -> None:
-        """Lists `source` and reports to `waiting`, perhaps before this returns.
+    ) -> None:  # fmt: skip
+        """Lists `source`, a checked wire form, and reports to `waiting`, perhaps before this returns.
 
-        Args:
-            source: Its wire form, validated.
-            waiting: The job that waits.
-            uid: The user who asks.
-            reading: The folders that may be read.
-            files: Files that the ops of its pipeline read.
+        `reading` and `files` say which folders may be read, and which files the ops of the pipeline read.
         """
         key = json.dumps([source, reading.roots, reading.roots_only, files], sort_keys=True)
         if key in self._listings:
             self._listings[key].waiting.append(waiting)
             return
         request = work.BuildIndex(source, str(self._cache_dir), list(reading.roots), reading.roots_only, list(files))
-        self._listings[key] = _Listing(uid, request, [waiting])
+        self._listings[key] = _Listing(key, uid, request, [waiting])
         self._start()
 
     def tick(self) -> None:
         """Ends listings that no job waits for, and those that hang; call it several times a second."""
-        for key, listing in list(self._listings.items()):
-            if key not in self._listings:
+        for listing in list(self._listings.values()):
+            if self._listings.get(listing.key) is not listing:
                 continue  # it was started in the place of one that has just ended, and failed at once
             listing.waiting = [waiting for waiting in listing.waiting if not waiting.is_gone]
-            hangs = listing.cancel is not None and self._clock() - listing.heard_s > SILENT_S
-            if listing.waiting and not hangs:
-                continue
-            if listing.cancel is not None:
-                listing.cancel()
-            text = f"the indexer of the source reported nothing for {SILENT_S:g} s: does the storage answer?"
-            self._report(key, work.IndexFailed(text))
+            if not listing.waiting or (listing.heard_s is not None and self._clock() - listing.heard_s > SILENT_S):
+                text = f"the indexer of the source reported nothing for {SILENT_S:g} s: does the storage answer?"
+                self._report(listing, work.IndexFailed(text))
+
+    def close(self) -> None:
+        """Forgets the listings; the indexers end with the zygote."""
+        for listing in self._listings.values():
+            if listing.child is not None:
+                self._poll.forget(listing.child.fileno())
+        self._listings.clear()
+
+    # -- the zygote ---------------------------------------------------------------------------------
+
+    def zygote_ready(self) -> None:
+        """Starts the indexers that waited for a zygote."""
+        for listing in [each for each in self._listings.values() if each.heard_s is not None and each.child is None]:
+            self._start_indexer(listing)
+
+    def zygote_gone(self, reason: str) -> None:
+        """All indexers have gone with it."""
+        for listing in [each for each in self._listings.values() if each.child is not None]:
+            self._lost(listing, reason)
+
+    def holds(self, child: Child) -> bool:
+        """Whether `child` still makes a listing."""
+        return any(listing.child is child for listing in self._listings.values())
+
+    def exited(self, child: Child, reason: str) -> None:
+        """An indexer ended."""
+        for listing in [each for each in self._listings.values() if each.child is child]:
+            self._read(listing, child)  # its answer may still be unread
+            if listing.child is child:
+                self._lost(listing, reason)
+
+    # -- indexers -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
         """Starts as many indexers as may run, in the order in which they were asked for."""
-        for key, listing in list(self._listings.items()):
-            running = [other.uid for other in self._listings.values() if other.cancel is not None]
-            if listing.cancel is None and len(running) < MOST and running.count(listing.uid) < MOST_PER_UID:
+        for listing in list(self._listings.values()):
+            running = [other.uid for other in self._listings.values() if other.heard_s is not None]
+            if listing.heard_s is None and len(running) < MOST and running.count(listing.uid) < MOST_PER_UID:
                 listing.heard_s = self._clock()
-                listing.cancel = lambda: None  # it counts as running while it is being started
-                listing.cancel = self._indexing.build_index(listing.request, partial(self._report, key))
+                self._start_indexer(listing)
 
-    def _report(self, key: str, message: Any) -> None:
-        listing = self._listings[key]
-        if isinstance(message, work.Indexing):
-            listing.heard_s = self._clock()
-            for waiting in list(listing.waiting):
-                waiting.scanning(message.samples)
+    def _start_indexer(self, listing: _Listing) -> None:
+        """Starts an indexer, or leaves that to the next zygote."""
+        try:
+            child = listing.child = self._spawn()
+        except ZygoteAbsent:
             return
-        del self._listings[key]
-        for waiting in listing.waiting:
-            if isinstance(message, work.Indexed):
-                waiting.listed(message)
-            else:
-                waiting.unlistable(message.reason)
-        self._start()
+        except ZygoteError as e:
+            self._report(listing, work.IndexFailed(f"cannot list the source now: {e}; try again in a few seconds"))
+            return
+        listing.tries += 1
+        self._poll.watch(child.fileno(), lambda: self._read(listing, child))
+        with contextlib.suppress(ChannelClosed):  # its end is an event of its own
+            child.send(listing.request)
+        self._poll.watch_writing(child.fileno(), child.blocked)
+
+    def _read(self, listing: _Listing, child: Child) -> None:
+        if listing.child is not child:
+            return
+        try:
+            child.flush()
+            for message in child.messages():
+                if isinstance(message, work.Indexing) and message.at:
+                    listing.at = message.at
+                    continue
+                self._report(listing, message)
+                if listing.child is not child:
+                    return  # that was its answer
+        except ChannelClosed:
+            self._poll.forget(child.fileno())
+        except ProtocolError as e:
+            self._report(listing, work.IndexFailed(f"protocol error of the indexer: {e}"))
+        else:
+            self._poll.watch_writing(child.fileno(), child.blocked)
+
+    def _lost(self, listing: _Listing, reason: str) -> None:
+        log.warning("an indexer ended without an answer (%s), at its try %d", reason, listing.tries)
+        self._hang_up(listing)
+        if listing.tries < _TRIES:
+            listing.request, listing.at = replace(listing.request, one_by_one=True), ""
+            self._start_indexer(listing)
+        else:
+            at = f". It was reading {listing.at}: if that is damaged, remove it or write it again" * bool(listing.at)
+            self._report(listing, work.IndexFailed(f"the indexer ended: {reason}; {_TRIES} of them did{at}"[:4096]))
+
+    def _report(self, listing: _Listing, message: work.Indexing | work.Indexed | work.IndexFailed) -> None:
+        listing.heard_s = self._clock()
+        is_done = not isinstance(message, work.Indexing)
+        if is_done:
+            self._end(listing)
+        for waiting in list(listing.waiting):
+            waiting.hear(message)
+        if is_done:
+            self._start()
+
+    def _end(self, listing: _Listing) -> None:
+        del self._listings[listing.key]
+        self._hang_up(listing)
+
+    def _hang_up(self, listing: _Listing) -> None:
+        if listing.child is not None:
+            self._poll.forget(listing.child.fileno())
+            listing.child.kill()
+            listing.child.close()
+            listing.child = None

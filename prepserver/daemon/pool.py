@@ -1,6 +1,6 @@
 """The worker processes: replaced when they die, killed when they hang.
 
-The pool reports workers that are up or lost and tasks that are done; it decides nothing about rows. Its workers come
+The driver hears of workers that are up or lost; the pool decides nothing about rows. Its workers come
 from engines (`prepserver.daemon.engine`): a worker may be a process of this machine or an actor elsewhere, and the
 coordinator does not know which. This module is long because it holds the whole life of a worker.
 """
@@ -11,30 +11,29 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from prepserver.config import ConfigError, Settings
 from prepserver.daemon.engine import Engine, backoff_s
-from prepserver.daemon.indexers import Indexers, Question
+from prepserver.daemon.listings import Listings
 from prepserver.daemon.poll import Poll
+from prepserver.memory.budget import worker_bytes
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
+from prepserver.schedule.events import WorkerLost, WorkerUp
 from prepserver.schedule.records import Suspect
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
 from prepserver.telemetry.page import NO_LANE, SEVERAL, WorkerStats
+from prepserver.worker import launch
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child
-from prepserver.worker.launch import (
-    ChildExited,
-    ChildSpawned,
-    Zygote,
-    ZygoteAbsent,
-    ZygoteError,
-    ZygoteGone,
-    ZygoteReady,
-)
+
+if TYPE_CHECKING:
+    from prepserver.daemon.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -43,32 +42,8 @@ _REAP_S = 2.0  # a killed process that is still there after this waits inside th
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
-class NotConfined(Exception):
-    """This machine cannot make the sandbox that the settings ask for; the text says what is missing."""
-
-
-class PluginsBroken(Exception):
-    """The plug-ins that the settings name cannot be loaded; the text names one and says why."""
-
-
 class PluginsChanged(Exception):
     """The code of plug-ins has changed since the daemon started, so rows of two versions would mix."""
-
-
-class PoolEvents(Protocol):
-    """What the pool reports to its owner."""
-
-    def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
-        """The messages for a new worker before its first task, with their descriptors."""
-
-    def worker_up(self, worker: int) -> None:
-        """A worker can take tasks."""
-
-    def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None:
-        """A worker has ended, or (`stuck`) was replaced although its process has not ended yet."""
-
-    def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
-        """A worker has finished a task."""
 
 
 @dataclass(slots=True)
@@ -88,83 +63,65 @@ class Seat:
 
 
 class WorkerPool:
-    """The pool. One owner thread, the main thread.
-
-    Args:
-        poll: The daemon's.
-        events: The pool's owner.
-        workers: Number of worker processes.
-        sample_timeout_s: Longest time for one sample.
-        nice: Niceness of the children.
-        log_level: Of the children.
-        sandbox: See `Settings`.
-        plugins: See `Settings`.
-        plugin_read: See `Settings`.
-        url_roots: See `Settings`.
-        log_format: Of the children.
-        worker_bytes: What a worker may allocate for itself; 0 for no limit.
-        bridge: Makes the process through which remote workers are had.
-        remote_workers: How many of them, beside `workers`.
+    """The pool, at first of so many workers on this machine. One owner thread, the main thread.
 
     Attributes:
         engines: Where the workers come from: the zygote, and the bridge if there is one.
+        listings: Of sources; the zygote forks the indexers, too.
     """
 
     def __init__(
-        self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str,
-        sandbox: str = "auto",
-        plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
-        log_format: str = "text",
-        worker_bytes: int = 0,
-        bridge: Callable[[], Zygote] | None = None, remote_workers: int = 0,
+        self, poll: Poll, driver: Driver, task_done: Callable[[int, work.Filled | work.Failed], None],
+        settings: Settings, workers: int, cache_dir: Path,
     ) -> None:  # fmt: skip
         self._poll = poll
-        self._events = events
-        self._sample_timeout_ns = int(sample_timeout_s * 1e9)
-        # Half, so that a worker that waits for a dead store is not taken for one that hangs.
-        self._url_roots = tuple(url_roots)
-        remote = (self._url_roots, sample_timeout_s / 2)
-        self._zygote = Engine(
-            poll,
-            lambda: Zygote(nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, log_format, worker_bytes),
-            self._read_engine,
-        )
+        self._driver = driver
+        self._task_done = task_done
+        self._settings = settings
+        worker_memory_bytes = settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers))
+        prepare = work.Prepare(
+            settings.nice, settings.log_level.upper(), settings.log_format, settings.sandbox, list(settings.plugins),
+            list(settings.plugin_read), list(settings.url_roots),
+            settings.sample_timeout_s / 2,  # a worker that waits for a dead store is not taken for one that hangs
+            worker_memory_bytes,
+        )  # fmt: skip
+        self._zygote = Engine(poll, launch.Zygote(prepare), self._read_engine)
         self.engines = [self._zygote]
         self._plugins: work.Plugins = []
-        self._sandbox = sandbox
         self.seats = [Seat(n, self._zygote) for n in range(workers)]
-        if bridge is not None:
+        if settings.engine == "ray":
+            there = replace(prepare, worker_bytes=0, ray_address=settings.ray_address)
+            bridge = launch.Zygote(there, "the bridge to Ray", "prepserver.engine.bridge")
             self.engines.append(Engine(poll, bridge, self._read_engine))
-            self.seats += [Seat(workers + n, self.engines[1]) for n in range(remote_workers)]
-        self._by_worker: dict[int, Seat] = {}
+            self.seats += [Seat(workers + n, self.engines[1]) for n in range(settings.remote_workers)]
+        self._up: dict[int, Child] = {}  # workers that can take tasks
         self._stuck: dict[int, Child] = {}  # killed, but not ended
-        self._indexers = Indexers(poll, self._spawn_indexer)
+        self.listings = Listings(poll, self._spawn_indexer, cache_dir, time.monotonic)
 
     def start(self) -> None:
         """Starts the zygote, which forks the workers. They come up as events.
 
         Raises:
             ZygoteError: It does not start.
-            NotConfined: The setting is ``on``, and a part of the sandbox is missing.
-            PluginsBroken: A plug-in that the settings name cannot be loaded.
+            ConfigError: A plug-in cannot be loaded, or a part of the sandbox is missing that is to be ``on``.
         """
         self._zygote.start()
-        zygote = self._zygote.process
-        zygote.wait_ready()
-        if zygote.broken:
-            raise PluginsBroken(zygote.broken)
-        self._plugins = zygote.plugins
-        missing = zygote.unconfined
-        if self._sandbox == "on" and missing:
-            raise NotConfined(
+        self._zygote.process.wait_ready()
+        about = self._zygote.process.about
+        if about.broken:
+            raise ConfigError(about.broken)
+        self._plugins = about.plugins
+        missing, mode = about.unconfined, self._settings.sandbox
+        if mode == "on" and missing:
+            raise ConfigError(
                 f'sandbox = "on", but this machine lacks {missing}. With "auto" the daemon starts without it'
             )
-        if self._sandbox == "off":
+        if mode == "off":
             log.warning('sandbox = "off": workers parse files with all the rights of uid %d', os.getuid())
         elif missing:
-            log.warning("the workers' sandbox has only %s: this machine lacks %s", zygote.sandbox, missing)
-        if self._url_roots:
-            log.info("workers have a network, to read below %s", ", ".join(self._url_roots))
+            log.warning("the workers' sandbox has only %s: this machine lacks %s", about.sandbox, missing)
+        if self._settings.url_roots:
+            log.info("workers have a network, to read below %s", ", ".join(self._settings.url_roots))
         self._read_engine(self._zygote)
         # ORDER: after the zygote is up, which may refuse to be.
         for engine in self.engines[1:]:
@@ -173,16 +130,14 @@ class WorkerPool:
     @property
     def kernels(self) -> tuple[str, str]:
         """The kernels that make rows, ``native`` or ``pure``, and the reason."""
-        return self._zygote.process.kernels
+        about = self._zygote.process.about
+        return about.kernels, about.why
 
     @property
     def sandbox(self) -> dict[str, str]:
         """The setting, the parts that workers have, and the missing parts with the reason."""
-        return {
-            "mode": self._sandbox,
-            "parts": self._zygote.process.sandbox,
-            "missing": self._zygote.process.unconfined,
-        }
+        about = self._zygote.process.about
+        return {"mode": self._settings.sandbox, "parts": about.sandbox, "missing": about.unconfined}
 
     @property
     def plugins(self) -> list[dict[str, str]]:
@@ -197,23 +152,27 @@ class WorkerPool:
     @property
     def up(self) -> int:
         """Workers that can take tasks."""
-        return len(self._by_worker)
+        return len(self._up)
 
     def send(self, worker: int, message: Any, fds: Sequence[int] = ()) -> None:
         """Sends to one worker; does nothing if it is gone."""
-        seat = self._by_worker.get(worker)
-        if seat is not None and seat.child is not None:
-            self._send(seat.child, message, fds)
+        if (child := self._up.get(worker)) is not None:
+            self._send(child, message, fds)
 
     def broadcast(self, message: Any, fds: Sequence[int] = ()) -> None:
         """Sends to every worker that is up."""
-        for worker in list(self._by_worker):
-            self.send(worker, message, fds)
+        for child in list(self._up.values()):
+            self._send(child, message, fds)
 
     @property
     def size(self) -> int:
         """Seats on this machine, without those of workers that retire."""
         return sum(not seat.retires for seat in self.local_seats)
+
+    @property
+    def local_up(self) -> int:
+        """Workers of this machine that can take tasks."""
+        return sum(not child.host for child in self._up.values())
 
     @property
     def local_seats(self) -> list[Seat]:
@@ -230,55 +189,36 @@ class WorkerPool:
 
     def retire(self) -> int | None:
         """Takes away the last seat whose worker is up, once that worker is ended; returns the worker."""
-        for worker, seat in sorted(self._by_worker.items(), key=lambda each: -each[1].number):
-            if not seat.retires and seat.engine is self._zygote:
+        for seat in sorted(self.local_seats, key=lambda seat: -seat.number):
+            if not seat.retires and seat.child is not None and seat.child.ticket in self._up:
                 seat.retires = True
-                return worker
+                return seat.child.ticket
         return None
 
     def end(self, worker: int) -> None:
         """Kills a worker that is not to blame for anything; another takes its seat at once, unless it retires."""
-        seat = self._by_worker.get(worker)
-        if seat is not None and seat.child is not None and seat.killed_s is None:
-            seat.killed_s, seat.blameless = time.monotonic(), True
-            seat.child.kill()
+        if (child := self._up.get(worker)) is not None:
+            self._kill(child, blameless=True)
 
     def who(self, worker: int) -> tuple[int, int]:
         """Number and pid of a worker; 0 for a pid that is not known any more."""
-        seat = self._by_worker.get(worker)
-        return (-1, 0) if seat is None or seat.child is None else (seat.number, seat.child.pid or 0)
+        child = self._up.get(worker)
+        return (-1, 0) if child is None else (child.number, child.pid or 0)
 
     def at_sample(self, index: int) -> list[tuple[int, int]]:
         """Workers that are working on sample `index` of any source, each with its task."""
         found = []
-        for worker, seat in self._by_worker.items():
-            stats = seat.child.page.read() if seat.child is not None else None
-            if stats is not None and stats.busy and stats.index == index:
+        for worker, child in self._up.items():
+            stats = child.page.read()
+            if stats.busy and stats.index == index:
                 found.append((worker, stats.task))
         return found
 
     def end_if_idle(self, worker: int) -> None:
         """Kills a worker that has a task but has not begun a sample: it hangs while it opens a source."""
-        seat = self._by_worker.get(worker)
-        if seat is None or seat.child is None or seat.killed_s is not None or seat.child.page.read().busy:
-            return
-        log.warning("killed worker %d: it took too long to begin its task", seat.number)
-        seat.killed_s = time.monotonic()
-        seat.child.kill()
-
-    def build_index(self, request: work.BuildIndex, report: Callable[[Any], None]) -> Callable[[], None]:
-        """Lists a source in a separate process, because storage may hang.
-
-        Args:
-            request: What to list.
-            report: Called with `Indexing` repeatedly, and finally with `Indexed` or `IndexFailed`.
-
-        Returns:
-            A function that cancels the listing: it kills the process, and `report` is not called again.
-        """
-        question = Question(request, report)
-        self._indexers.ask(question)
-        return lambda: self._indexers.cancel(question)
+        child = self._up.get(worker)
+        if child is not None and not child.page.read().busy and self._kill(child):
+            log.warning("killed worker %d: it took too long to begin its task", child.number)
 
     def tick(self, now_s: float) -> None:
         """Handles deadlines and replacements; call it several times a second."""
@@ -307,10 +247,10 @@ class WorkerPool:
                 self._poll.forget(seat.child.fileno())
         for child in self._stuck.values():
             child.close()
-        self._indexers.close()
+        self.listings.close()
         deadline_s = time.monotonic() + timeout_s
         clean = True
-        self._by_worker.clear()
+        self._up.clear()
         for engine in self.engines:
             engine.forget()
             clean &= engine.process.close(max(0.0, deadline_s - time.monotonic()))
@@ -322,20 +262,20 @@ class WorkerPool:
         engine.process.flush()
         for event in engine.process.receive():
             match event:
-                case ZygoteReady():
+                case launch.ZygoteReady():
                     self._engine_ready(engine)
-                case ChildSpawned(child):
+                case launch.ChildSpawned(child):
                     self._spawned(child)
-                case ChildExited(child, status, reason):
+                case launch.ChildExited(child, status, reason):
                     self._exited(child, status, reason)
-                case ZygoteGone(reason, children):
+                case launch.ZygoteGone(reason, children):
                     self._engine_gone(engine, reason, time.monotonic(), children)
         engine.watch_writing()
 
     def _engine_ready(self, engine: Engine) -> None:
         if engine is self._zygote:
             self._check_zygote()
-        if engine.process.broken:
+        if engine.process.about.broken:
             return  # it ends, and that is why
         engine.came_up()
         for seat in self.seats:
@@ -343,24 +283,23 @@ class WorkerPool:
                 self._fill(seat)
 
     def _check_zygote(self) -> None:
-        zygote = self._zygote.process
-        if zygote.broken or zygote.plugins != self._plugins:
-            changed = zygote.broken or "the files of plug-ins have changed since this daemon was started"
+        about = self._zygote.process.about
+        if about.broken or about.plugins != self._plugins:
+            changed = about.broken or "the files of plug-ins have changed since this daemon was started"
             raise PluginsChanged(f"{changed}. Rows of two versions must not meet in one stream: start the daemon again")
-        path, why = self.kernels
-        if path == "pure":
-            log.warning("workers make rows without the compiled kernels, at half the speed: %s", why)
-        self._indexers.zygote_ready()
+        if about.kernels == "pure":
+            log.warning("workers make rows without the compiled kernels, at half the speed: %s", about.why)
+        self.listings.zygote_ready()
 
     def _engine_gone(self, engine: Engine, reason: str, now_s: float, children: Sequence[Child] = ()) -> None:
-        why = engine.process.broken or reason
+        why = engine.process.about.broken or reason
         log.error("%s, and all its workers with it; starting them again", why)
         engine.gone(why, now_s)
         for seat in list(self.seats):
             if seat.engine is engine and seat.child is not None:
                 self._vacate(seat, suspect=None, strikes=0, stuck=False)
         if engine is self._zygote:
-            self._indexers.zygote_gone(reason)
+            self.listings.zygote_gone(reason)
         for child in children:  # including one that had done its work, but whose end the zygote had not reported
             if child.ticket not in self._stuck:
                 child.close()
@@ -368,7 +307,7 @@ class WorkerPool:
 
     def _spawn_indexer(self) -> Child:
         if not self._zygote.runs:
-            raise ZygoteAbsent("the zygote is starting again")
+            raise launch.ZygoteAbsent("the zygote is starting again")
         return self._zygote.process.spawn("indexer", 0)
 
     # -- workers ------------------------------------------------------------------------------------
@@ -376,7 +315,7 @@ class WorkerPool:
     def _fill(self, seat: Seat) -> None:
         try:
             seat.child = seat.engine.process.spawn("worker", seat.number)
-        except ZygoteError as e:
+        except launch.ZygoteError as e:
             seat.failures += 1
             wait_s = backoff_s(seat.failures)
             log.error("cannot start worker %d: %s. Trying again in %.1f s", seat.number, e, wait_s)
@@ -389,22 +328,22 @@ class WorkerPool:
     def _spawned(self, child: Child) -> None:
         seat = self._seat_of(child)
         if seat is None:
-            if not self._indexers.holds(child):  # an indexer that has answered already, or was cancelled
+            if not self.listings.holds(child):  # an indexer that has answered already, or was cancelled
                 child.kill()
                 child.close()
             return
-        self._by_worker[child.ticket] = seat
+        self._up[child.ticket] = child
         self._poll.watch(child.fileno(), lambda: self._read_worker(child, 1))
-        for message, fds in self._events.setup_messages():
+        for message, fds in self._driver.setup():
             self._send(child, message, fds)
-        self._events.worker_up(child.ticket)
+        self._driver.happened(WorkerUp(child.ticket))
 
     def _read_worker(self, child: Child, most: int | None = None) -> None:
         try:
             if child.blocked:
                 child.flush()
             for message in child.messages(most):
-                self._events.task_done(child.ticket, message)
+                self._task_done(child.ticket, message)
         except ChannelClosed:
             self._poll.forget(child.fileno())  # the zygote reports how it ended
         except ProtocolError as e:
@@ -414,8 +353,8 @@ class WorkerPool:
             self._poll.watch_writing(child.fileno(), child.blocked)
 
     def _exited(self, child: Child, status: int | None, reason: str) -> None:
-        if self._indexers.holds(child):
-            self._indexers.exited(child, reason)
+        if self.listings.holds(child):
+            self.listings.exited(child, reason)
             return
         if child.ticket in self._stuck:
             self._unstuck(child)
@@ -424,7 +363,7 @@ class WorkerPool:
         if seat is None:
             child.close()
             return
-        if child.ticket in self._by_worker:
+        if child.ticket in self._up:
             self._read_worker(child)  # tasks that it had finished count
         stats = child.page.read()
         # Other ends with this status count as failures: before the first chunk, or at a sample (a plug-in may exit).
@@ -454,13 +393,12 @@ class WorkerPool:
         seat.due_s = now_s + (0.0 if seat.failures <= 1 else backoff_s(seat.failures - 1))
         seat.child = None
         seat.restarts += 1
-        if self._by_worker.pop(child.ticket, None) is not None:
-            self._events.worker_lost(child.ticket, suspect, strikes, stuck)
+        if self._up.pop(child.ticket, None) is not None:
+            self._driver.happened(WorkerLost(child.ticket, suspect, strikes, stuck))
+        self._poll.forget(child.fileno())
         if stuck:
-            self._poll.forget(child.fileno())
             self._stuck[child.ticket] = child
         else:
-            self._poll.forget(child.fileno())
             child.close()
         if seat.retires:
             self.seats.remove(seat)
@@ -485,19 +423,27 @@ class WorkerPool:
             return
         stats = child.page.read()
         suspect = _suspect(stats)
-        if suspect is not None and now_ns - stats.started_ns > self._sample_timeout_ns:
+        if suspect is not None and now_ns - stats.started_ns > self._settings.sample_timeout_s * 1e9:
             log.warning(
                 "killed worker %d: it was at %s for more than sample_timeout_s = %g s",
-                child.number, _words(suspect), self._sample_timeout_ns / 1e9,
+                child.number, _words(suspect), self._settings.sample_timeout_s,
             )  # fmt: skip
-            seat.killed_s = now_s
-            child.kill()
+            self._kill(child)
+
+    def _kill(self, child: Child, *, blameless: bool = False) -> bool:
+        """Kills a worker; False if it was killed before."""
+        seat = self._seat_of(child)
+        if seat is None or seat.killed_s is not None:
+            return False
+        seat.killed_s, seat.blameless = time.monotonic(), blameless
+        child.kill()
+        return True
 
     def _unstuck(self, child: Child) -> None:
         del self._stuck[child.ticket]
         child.close()
         log.info("worker %d, which was killed and replaced before, has ended now", child.number)
-        self._events.worker_lost(child.ticket, None, 0, False)
+        self._driver.happened(WorkerLost(child.ticket, None, 0, False))
 
     def _seat_of(self, child: Child) -> Seat | None:
         return next((s for s in self.seats if s.child is child), None)

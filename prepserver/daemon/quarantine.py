@@ -36,27 +36,17 @@ Sample = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sample.
+    """One sample."""
 
-    Attributes:
-        source: Digest of the listing that the index belongs to.
-        index: Index of the sample.
-        reason: One line.
-        time: When, UTC.
-        path: The dataset's name for it; empty until a worker has skipped the sample.
-        dataset: Where the dataset is, for people.
-        pipeline: Digest of the only pipeline for which the sample is bad; empty if reading or decoding is to blame.
-        ops: The ops of that pipeline, for people.
-    """
-
-    source: Annotated[str, Size(128)]
+    source: Annotated[str, Size(128)]  # digest of the listing that the index belongs to
     index: Count
-    reason: Text
-    time: Word
-    path: Text = ""
-    dataset: Text = ""
+    reason: Text  # one line
+    time: Word  # when, UTC
+    path: Text = ""  # the dataset's name for it; empty until a worker has skipped the sample
+    dataset: Text = ""  # where the dataset is, for people
+    # Digest of the only pipeline for which the sample is bad; empty if reading or decoding is to blame.
     pipeline: Annotated[str, Size(128)] = ""
-    ops: Text = ""
+    ops: Text = ""  # the ops of that pipeline, for people
 
     @property
     def sample(self) -> Sample:

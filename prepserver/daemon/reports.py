@@ -1,18 +1,16 @@
-"""Turns messages of workers into events, and logs bad samples."""
+"""Turns the workers' reports of their tasks into events, and logs bad samples."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
 
 from prepserver.daemon.driver import Driver
-from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.watch import Watch
 from prepserver.protocol import work
-from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.events import ChunkFailed, ChunkMade, WorkerLost, WorkerUp
-from prepserver.schedule.records import BadRow, Suspect, Took
+from prepserver.schedule.events import ChunkFailed, ChunkMade
+from prepserver.schedule.records import BadRow, Took
 
 log = logging.getLogger(__name__)
 
@@ -20,39 +18,30 @@ _BAD_SAID_MOST = 10_000
 
 
 class Reports:
-    """See the module; implements `PoolEvents`."""
+    """See the module; `cache_dir` is the folder of the listings."""
 
-    def __init__(self, driver: Driver, coordinator: Coordinator, quarantine: Quarantine, watch: Watch) -> None:
+    def __init__(self, driver: Driver, watch: Watch, cache_dir: Path) -> None:
         self._driver = driver
-        self._coordinator = coordinator
-        self._quarantine = quarantine
         self._watch = watch
+        self._cache_dir = cache_dir
         self._bad_said: set[tuple[int, str]] = set()
 
-    def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
-        """See `PoolEvents`."""
-        return self._driver.setup()
-
-    def worker_up(self, worker: int) -> None:
-        """See `PoolEvents`."""
-        self._driver.happened(WorkerUp(worker))
-
-    def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None:
-        """See `PoolEvents`."""
-        self._driver.happened(WorkerLost(worker, suspect, strikes, stuck))
-
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
-        """See `PoolEvents`."""
+        """A worker has finished a task."""
         if isinstance(message, work.Failed):
-            self._driver.happened(ChunkFailed(worker, message.task, message.reason, message.lane, message.final))
+            index = Path(message.damaged)
+            if index.parent == self._cache_dir and index.suffix == ".idx":  # or the dataset's own
+                with contextlib.suppress(OSError, ValueError):  # its disk is read-only, or no file can have that name
+                    index.unlink()  # the next attach has it made again
+            self._driver.happened(ChunkFailed(worker, message.task, message.reason, message.lane, message.elsewhere))
             return
         bad = tuple(BadRow(position, index, reason, tuple(lanes)) for position, index, reason, lanes in message.bad)
         for row in bad:
             self._say_once(row)
-            if (source := self._coordinator.source_of(message.task)) is not None:
-                self._quarantine.name(source, row.index, row.reason)
+            if (source := self._driver.coordinator.source_of(message.task)) is not None:
+                self._driver.quarantine.name(source, row.index, row.reason)
         took = Took(message.read_ns + message.make_ns, message.read_ns + message.shared_ns, tuple(message.lanes_ns))
-        task = self._coordinator.workers.tasks.get(message.task)
+        task = self._driver.coordinator.workers.tasks.get(message.task)
         self._driver.happened(ChunkMade(worker, message.task, bad, took))
         if task is not None:
             self._watch.filled(task, message)

@@ -21,19 +21,12 @@ MOST_LEFT = 64
 
 @dataclass(slots=True)
 class LaneRing:
-    """One lane's memory.
+    """One lane's memory."""
 
-    Attributes:
-        owner: uid of its user.
-        layout: Its fields and rows.
-        fd: The descriptor that workers and clients get.
-        watch_fd: A second opening, which tells whether other processes still use the first.
-    """
-
-    owner: int
-    layout: RingLayout
-    fd: int
-    watch_fd: int
+    owner: int  # uid of its user
+    layout: RingLayout  # its fields and rows
+    fd: int  # the descriptor that workers and clients get
+    watch_fd: int  # a second opening, which tells whether other processes still use the first
 
 
 class Rings:
@@ -58,22 +51,18 @@ class Rings:
 
     @property
     def are_leaving(self) -> bool:
-        """Whether a process still holds a dropped ring, whose memory may soon be free."""
+        """Whether dropped rings count, or counted a moment ago: their memory is free by now, or soon."""
+        counted = bool(self._left)
         self.forget_free()
-        return bool(self._left)
+        return counted
 
     def create(
         self, lane: int, owner: int, fields: tuple[Field, ...], rows: tuple[int, int],
         allow: Callable[[int], None] = lambda _nbytes: None,
     ) -> LaneRing:  # fmt: skip
-        """Makes a ring for `lane`.
+        """Makes a ring for `lane`, of the wanted number of `rows`, or if these do not fit, of the needed one.
 
-        Args:
-            lane: Its number.
-            owner: uid of its user.
-            fields: Fields of a row.
-            rows: (wanted, needed) rows; if the first do not fit, the second.
-            allow: Raises `MemoryShort` for a size above the user's limit.
+        `allow` raises `MemoryShort` for a size above the user's limit.
 
         Raises:
             MemoryShort: Not even the needed rows fit, or this user has too many dropped rings.
@@ -145,5 +134,5 @@ class Rings:
         while (work := self._to_touch.get()) is not None:
             fd, nbytes = work
             with contextlib.suppress(SegmentError):  # no address space is left: the first write faults the pages in
-                Mapping(fd, 0, nbytes, writable=True).populate(write=True)
+                Mapping(fd, 0, nbytes, writable=True).populate()
             os.close(fd)

@@ -13,7 +13,6 @@ import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from prepserver.protocol.messages import ATTACH_SOCKET, LINE_SOCKET
 from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG, runtime_dirs
@@ -124,7 +123,11 @@ class RuntimeDir:
                 "(`prepserver status`), stop it (`prepserver stop`), replace it (--replace), or choose another "
                 "--runtime-dir"
             ) from None
-        self._write_pid(fd)
+        try:
+            self._write_pid(fd)
+        except OSError as e:  # a full disk
+            os.close(fd)
+            raise RuntimeDirError(f"runtime_dir = {self.path} cannot be written to: {e.strerror}") from e
         return fd
 
     def remove_attach_socket(self) -> None:
@@ -162,14 +165,6 @@ class RuntimeDir:
         os.truncate(self._lock, 0)
         os.close(self._lock)
         self._lock = -1
-
-    def __enter__(self) -> RuntimeDir:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _first_usable() -> Path:
@@ -215,7 +210,9 @@ def _make(path: Path) -> Path:
     if info.st_uid != os.getuid():
         raise RuntimeDirError(f"runtime_dir = {path} belongs to uid {info.st_uid}, not to you (uid {os.getuid()})")
     if info.st_mode & 0o002:
-        raise RuntimeDirError(f"runtime_dir = {path} is writable for everybody; `chmod o-w` it")
+        raise RuntimeDirError(
+            f"runtime_dir = {path} is writable for everybody; `chmod o-w` it, or name a new folder in it"
+        )
     if not os.access(path, os.W_OK | os.X_OK):
         raise RuntimeDirError(f"runtime_dir = {path} is not writable")
     return path

@@ -1,8 +1,7 @@
 """The life of the daemon: it starts its parts, runs one loop, obeys signals, and ends everything.
 
 One thread, one epoll. Messages of clients (`clients`) and workers (`reports`) become events; the coordinator
-(`prepserver.schedule`) decides; `driver` carries out its actions. The module is long because the order in which the
-parts start and end is one fact.
+(`prepserver.schedule`) decides; `driver` carries out its actions.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prepserver import __version__
 from prepserver.audit import logfile
-from prepserver.config import ConfigError, Settings, auto_most_workers
+from prepserver.config import ConfigError, Settings, auto_most_workers, reload
 from prepserver.daemon import quarantine
 from prepserver.daemon.about import about
 from prepserver.daemon.access import Access
@@ -25,29 +25,26 @@ from prepserver.daemon.attach import Listener
 from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.caches import Caches
 from prepserver.daemon.clients import Clients
-from prepserver.daemon.descriptors import MOST_CLIENTS, DescriptorsShort, clients_allowed, raise_limit
+from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.headcount import Keeper
 from prepserver.daemon.ledger import Ledger
-from prepserver.daemon.listings import Listings
-from prepserver.daemon.notify import Notifier
+from prepserver.daemon.peers import Peers
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.questions import Questions
-from prepserver.daemon.reload import reload
 from prepserver.daemon.reports import Reports
 from prepserver.daemon.rings import Rings
 from prepserver.daemon.runtime_dir import Door, RuntimeDir
 from prepserver.daemon.status import snapshot
+from prepserver.daemon.systemd import Notifier
 from prepserver.daemon.watch import Watch
-from prepserver.engine.launch import bridge_of
-from prepserver.memory.budget import machine_free_bytes, worker_bytes
+from prepserver.memory.budget import machine_free_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
 from prepserver.pipeline.sources import arrangement_of
-from prepserver.pipeline.spec import Codes
 from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
 from prepserver.schedule.coordinator import Coordinator
@@ -71,8 +68,8 @@ class Daemon:
         memory_bytes: Budget for rings.
         cache_memory_bytes: Budget for caches in memory.
         cache_dir: Folder of the listings.
+        state_dir: Folder of quarantined samples and the jobs' logs.
         lifeline: Pid of a process whose end ends the daemon at once.
-        state_dir: Folder of quarantined samples and the jobs' logs; None for `cache_dir`.
         door: Who may connect to the sockets that the daemon makes.
         attach_socket: The attach socket, if it listens already (socket activation).
         reread: Reads the settings again at SIGHUP; without it that signal means stop.
@@ -80,21 +77,10 @@ class Daemon:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        runtime_dir: RuntimeDir,
-        workers: int,
-        memory_bytes: int,
-        cache_memory_bytes: int,
-        cache_dir: Path,
-        lifeline: int | None = None,
-        state_dir: Path | None = None,
-        *,
-        door: Door = Door(),  # noqa: B008 - frozen
-        attach_socket: socket.socket | None = None,
-        reread: Callable[[], Settings] | None = None,
-        most_clients: int = MOST_CLIENTS,
-    ) -> None:
+        self, settings: Settings, runtime_dir: RuntimeDir, *, workers: int, memory_bytes: int, cache_memory_bytes: int,
+        cache_dir: Path, state_dir: Path, lifeline: int | None, door: Door, attach_socket: socket.socket | None,
+        reread: Callable[[], Settings] | None, most_clients: int,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._dir = runtime_dir
         self._door = door
@@ -104,39 +90,32 @@ class Daemon:
         self._poll = Poll()
         self._coordinator = Coordinator(
             _order_of,
-            settings.task_rows,
+            settings.chunk_rows,
             (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
         self._caches = Caches(cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, time.monotonic)
         self._gpus = Gpus()
         self._notifier = Notifier()
-        self._state_dir = state_dir if state_dir is not None else cache_dir
-        self._quarantine = Quarantine(self._state_dir / quarantine.FOLDER)
+        self._state_dir = state_dir
         self._ledger = Ledger(self._state_dir / logfile.FOLDER, about(settings, workers, memory_bytes))
-        access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
-        self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
-        self._watch = Watch(self._coordinator, self._attachments, self._gpus, self._caches, self._ledger)
-        reports = Reports(self._driver, self._coordinator, self._quarantine, self._watch)
-        self._pool = self._driver.pool = self._watch.pool = WorkerPool(
-            self._poll, reports, workers, settings.sample_timeout_s,
-            settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
-            settings.url_roots, settings.log_format,
-            settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
-            bridge_of(settings), settings.remote_workers,
+        self._driver = Driver(
+            self._coordinator, self._rings, self._caches, self._attachments,
+            Quarantine(self._state_dir / quarantine.FOLDER), Access(os.getuid(), settings),
         )  # fmt: skip
-        self._keeper = Keeper(self._pool, self._driver, self._watch, settings.workers)
-        self._caches.tell = self._pool.broadcast
-        self._listings = Listings(self._pool, cache_dir, time.monotonic)
-        self._most_clients = most_clients
-        self._clients = self._driver.clients = Clients(
-            self._poll, self._driver, self._attachments, self._ledger, most_clients, runtime_dir.line_socket
+        self._watch = Watch(self._driver, self._gpus, self._ledger)
+        reports = Reports(self._driver, self._watch, cache_dir)
+        self._pool = self._driver.pool = WorkerPool(
+            self._poll, self._driver, reports.task_done, settings, workers, cache_dir
         )
-        self._questions = self._clients.questions = Questions(
-            self, self._clients, self._driver, self._attachments, self._rings, self._caches, self._listings,
-            self._quarantine, self._ledger, access,
-        )  # fmt: skip
+        self._keeper = Keeper(self._driver, self._watch, settings.workers)
+        self._caches.tell = self._pool.broadcast
+        self._peers = Peers(most_clients, os.getuid())
+        self._clients = self._driver.clients = Clients(
+            self._poll, self._driver, self._ledger, self._peers, runtime_dir.line_socket
+        )
+        self._clients.questions = Questions(self, self._clients, self._driver, self._ledger)
         self._stops = 0
         self._stop_by_s = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
@@ -156,7 +135,7 @@ class Daemon:
             Whether everything ended; False if a process could not be killed.
 
         Raises:
-            ZygoteError, NotConfined, PluginsBroken: See `WorkerPool.start`.
+            ZygoteError, ConfigError: See `WorkerPool.start`.
             PluginsChanged: The code of plug-ins changed while the daemon ran.
             OSError: The sockets cannot be made.
         """
@@ -165,35 +144,40 @@ class Daemon:
             self._pool.start()
             if not self._dir.is_ours:
                 self._await_workers()
-                if self.stops:
-                    return self._close()
-                succeed()
-            self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed))
-            log.info(
-                "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
-                self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20, self._most_clients,
-                self._pool.sandbox["parts"],
-            )  # fmt: skip
-            if self._lifeline_fd >= 0:
-                self._poll.watch(self._lifeline_fd, self._lifeline_ended)
-            ready()
-            self._notifier.send(READY="1", STATUS=f"{len(self._pool.seats)} workers, no jobs")
-            self._loop()
+            if not self.stops:
+                if not self._dir.is_ours:
+                    succeed()
+                self._open(ready)
+                self._loop()
         finally:
             clean = self._close()
         return clean
 
+    def _open(self, ready: Callable[[], None]) -> None:
+        self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed))
+        log.info(
+            "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
+            self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20, self._peers.most,
+            self._pool.sandbox["parts"],
+        )  # fmt: skip
+        if self._lifeline_fd >= 0:
+            self._poll.watch(self._lifeline_fd, self._lifeline_ended)
+        ready()
+        self._notifier.send(READY="1", STATUS=f"{len(self._pool.seats)} workers, no jobs")
+
     def _await_workers(self) -> None:
-        """Waits until all workers are up, because jobs wait for them once the running daemon has ended.
+        """Waits until this machine's workers are up, because jobs wait for them once the running daemon has ended.
+
+        Remote ones may need the cores that the running daemon's actors have.
 
         Raises:
             ZygoteError: They do not come up.
         """
         until_s = time.monotonic() + START_TIMEOUT_S
-        while self._pool.up < self._pool.size and not self.stops:
+        while self._pool.local_up < self._pool.size and not self.stops:
             now_s = time.monotonic()
             if now_s > until_s:
-                raise ZygoteError(f"only {self._pool.up} workers were up after {START_TIMEOUT_S:.0f} s")
+                raise ZygoteError(f"only {self._pool.local_up} workers were up after {START_TIMEOUT_S:.0f} s")
             self._pool.tick(now_s)
             self._poll.run_once(_TICK_S)
 
@@ -206,10 +190,10 @@ class Daemon:
                 next_tick_s = now_s + _TICK_S
                 self._pool.tick(now_s)
                 self._driver.happened(Tick())
-                self._listings.tick()
+                self._pool.listings.tick()
                 self._rings.forget_free()
                 streams = self._coordinator.table.streams.values()
-                self._caches.tick({stream.spec.listing for stream in streams if stream.spec is not None})
+                self._caches.tick({stream.spec.listing for stream in streams})
                 self._clients.tick(now_s)
                 self._watch.tick()
                 for worker in self._coordinator.workers.overdue(now_s, self._settings.sample_timeout_s):
@@ -253,17 +237,18 @@ class Daemon:
             log.error("reload: %s. Everything stays as it was", e)
         else:
             self._settings = reloaded.settings
-            self._driver.access = self._questions.access = Access.of(reloaded.settings, os.getuid())
+            self._driver.access = Access(os.getuid(), reloaded.settings)
             if "log_level" in reloaded.now:
                 logging.getLogger().setLevel(reloaded.settings.log_level.upper())
-            if "memory_bytes" in reloaded.now:
+            if "memory" in reloaded.now:
                 half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
                 self._rings.budget_bytes = reloaded.settings.memory_bytes or half
             self._keeper.fixed = reloaded.settings.workers
-            self._clients.peers.most = most_clients  # more workers leave fewer descriptors
+            self._peers.most = most_clients  # more workers leave fewer descriptors
             self._caches.folders = reloaded.settings.cache_folders
             self._caches.disk_bytes = reloaded.settings.cache_disk_bytes
-            log.info("reloaded: %s", ", ".join(reloaded.now) or "nothing has changed")
+            if reloaded.now or not reloaded.at_restart:
+                log.info("reloaded: %s", ", ".join(reloaded.now) or "nothing has changed")
             if reloaded.at_restart:
                 log.warning("reload: needs a restart to take effect: %s", ", ".join(reloaded.at_restart))
         self._notifier.send(READY="1")
@@ -274,17 +259,12 @@ class Daemon:
 
     @property
     def stops(self) -> bool:
-        """Whether it is about to end; see `House` for this and the next six."""
+        """Whether it is about to end."""
         return self._stops > 0
 
     @property
-    def codes(self) -> Codes:
-        """The plug-ins that a question may name."""
-        return self._pool.codes
-
-    @property
     def keeper(self) -> str:
-        """See `House`."""
+        """Who starts and ends it, and no successor therefore, with what to do; empty if nobody does."""
         if self._lifeline_fd >= 0:
             return "a process, and ends with it: no other daemon takes its place"
         if self._passed is not None or self._notifier.is_heard:
@@ -335,11 +315,11 @@ class Daemon:
 
     def snapshot(self, since_ns: int | None = None) -> dict[str, Any]:
         """All that `prepserver status` shows, and for traces what was done since then."""
-        found = snapshot(
-            started_s=self._started_s, runtime_dir=str(self._dir.path), state="stopping" if self.stops else "running",
-            coordinator=self._coordinator, attachments=self._attachments, pool=self._pool, rings=self._rings,
-            caches=self._caches, watch=self._watch, gpus=self._gpus, state_dir=str(self._state_dir),
-        )  # fmt: skip
+        found = {
+            "version": __version__, "pid": os.getpid(), "state": "stopping" if self.stops else "running",
+            "runtime_dir": str(self._dir.path), "state_dir": str(self._state_dir),
+            "uptime_s": round(time.monotonic() - self._started_s, 3), **snapshot(self._watch),
+        }  # fmt: skip
         if since_ns is not None:
             found["chunks"] = self._watch.chunks_since(since_ns)
             for job in found["jobs"]:

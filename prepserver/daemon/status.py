@@ -1,39 +1,26 @@
-"""The daemon's state as plain data: what `prepserver status --json` prints."""
+"""What the daemon does now, as plain data: most of what `prepserver status --json` prints."""
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
-from prepserver import __version__
-from prepserver.daemon.attachments import Attachment, Attachments
-from prepserver.daemon.caches import Caches
-from prepserver.daemon.gpus import Gpus
-from prepserver.daemon.pool import WorkerPool
-from prepserver.daemon.rings import Rings
+from prepserver.daemon.attachments import Attachment
+from prepserver.daemon.pool import Seat
 from prepserver.daemon.watch import Watch, waits_for
-from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.pace import is_apart
 from prepserver.schedule.records import Spent
 from prepserver.schedule.stream import Stream
 from prepserver.telemetry.verdict import judge
 
 
-def snapshot(
-    *, started_s: float, runtime_dir: str, state: str, coordinator: Coordinator, attachments: Attachments,
-    pool: WorkerPool, rings: Rings, caches: Caches, watch: Watch, gpus: Gpus, state_dir: str,
-) -> dict[str, Any]:  # fmt: skip
-    """The whole state; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
-    now_s, rates = time.monotonic(), watch.rates
+def snapshot(watch: Watch) -> dict[str, Any]:
+    """The state of all jobs; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
+    driver, now_s = watch.driver, time.monotonic()
+    coordinator, pool, rings, caches = driver.coordinator, driver.pool, driver.rings, driver.caches
+    bad = {key: sorted(found) for key, found in coordinator.strikes.quarantined.items() if found}
     found: dict[str, Any] = {
-        "version": __version__,
-        "pid": os.getpid(),
-        "state": state,
-        "runtime_dir": runtime_dir,
-        "state_dir": state_dir,
-        "uptime_s": round(now_s - started_s, 3),
-        "rows_per_s": round(rates.rows_per_s, 1),
+        "rows_per_s": round(watch.rates.rows_per_s, 1),
         "rows_filled": coordinator.rows_made,
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
         "sandbox": pool.sandbox,
@@ -51,34 +38,36 @@ def snapshot(
             for engine in pool.engines
         ],
         "workers": [_worker(seat, watch) for seat in pool.seats],
-        "streams": [_stream(stream, coordinator, rings, watch) for stream in coordinator.table.streams.values()],
-        "jobs": [_job(attachment, coordinator, watch, now_s) for attachment in attachments.values()],
-        "quarantined": {
-            source: sorted(found)
-            for (source, pipeline), found in coordinator.strikes.quarantined.items()
-            if found and not pipeline
-        },
+        "streams": [_stream(stream, watch) for stream in coordinator.table.streams.values()],
+        "jobs": [_job(attachment, watch, now_s) for attachment in driver.attachments.values()],
+        "quarantined": {source: samples for (source, pipeline), samples in bad.items() if not pipeline},
         "quarantined_for_pipelines": [
-            {"source": source, "pipeline": pipeline, "samples": sorted(found)}
-            for (source, pipeline), found in coordinator.strikes.quarantined.items()
-            if found and pipeline
+            {"source": source, "pipeline": pipeline, "samples": samples}
+            for (source, pipeline), samples in bad.items()
+            if pipeline
         ],
     }
-    if gpus.last is not None:
-        found["gpus"] = gpus.last
+    if watch.gpus.last is not None:
+        found["gpus"] = watch.gpus.last
     return found
 
 
-def _worker(seat: Any, watch: Watch) -> dict[str, Any]:
+def _worker(seat: Seat, watch: Watch) -> dict[str, Any]:
     child = seat.child
     if child is None:
         return {"number": seat.number, "pid": None, "state": "starting", "restarts": seat.restarts}
     stats = child.page.read()
+    slot = watch.driver.coordinator.workers.slots.get(child.ticket)
+    remote = {
+        "received_bytes_per_s": _rounded(watch.rates.per_s(("received", child.ticket))),
+        "held_fraction": _fraction(watch.rates.per_s(("held", child.ticket))),
+        "cannot_read": [{"stream": stream, "why": why} for stream, (_, why) in (slot.barred if slot else {}).items()],
+    }
     return {
         "number": seat.number,
         "pid": child.pid,
         "host": child.host,
-        "received_bytes_per_s": _rounded(watch.rates.per_s(("received", child.ticket))) if child.host else None,
+        **(remote if child.host else {}),
         "state": "starting" if child.pid is None else ("busy" if stats.busy else "idle"),
         "restarts": seat.restarts,
         "chunks": stats.tasks,
@@ -91,17 +80,18 @@ def _worker(seat: Any, watch: Watch) -> dict[str, Any]:
     }
 
 
-def _stream(stream: Stream, coordinator: Coordinator, rings: Rings, watch: Watch) -> dict[str, Any]:
+def _stream(stream: Stream, watch: Watch) -> dict[str, Any]:
+    rings = watch.driver.rings.held
     return {
         "id": stream.id,
         "samples": stream.n,
         "position": stream.low,
         "ready_upto": stream.watermark,
-        "waits_for": coordinator.waits_for.get(stream.id),
+        "waits_for": watch.driver.coordinator.waits_for.get(stream.id),
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),
-        "reads_everywhere": stream.spec is not None and "/" in stream.spec.places,
+        "reads_everywhere": "/" in stream.spec.places,
         "apart": is_apart(stream.key),
         "rows_per_s": _rounded(watch.rates.per_s(("stream rows", stream.id))),
         "stages_ms_per_sample": {name: round(1e3 * spent_s, 4) for name, spent_s in watch.stages_of(stream).items()},
@@ -110,11 +100,11 @@ def _stream(stream: Stream, coordinator: Coordinator, rings: Rings, watch: Watch
         "lanes": [
             {
                 "id": lane.id,
-                "uid": lane.key[1],
+                "uid": lane.uid,
                 "pipeline": lane.key[0][:12],
-                "fields": [field.name for field in rings.held[lane.id].layout.fields],
+                "fields": [field.name for field in rings[lane.id].layout.fields],
                 "rows": lane.rows,
-                "ring_bytes": rings.held[lane.id].layout.nbytes,
+                "ring_bytes": rings[lane.id].layout.nbytes,
                 "jobs": sum(1 for c in stream.cursors.values() if c.lane == lane.id and c.present),
                 "render_ms_per_sample": _sample_ms(lane.spent),
             }
@@ -123,29 +113,29 @@ def _stream(stream: Stream, coordinator: Coordinator, rings: Rings, watch: Watch
     }
 
 
-def _job(attachment: Attachment, coordinator: Coordinator, watch: Watch, now_s: float) -> dict[str, Any]:
+def _job(attachment: Attachment, watch: Watch, now_s: float) -> dict[str, Any]:
+    attach, coordinator = attachment.attach, watch.driver.coordinator
     stream = coordinator.table.stream_of(attachment.cursor)
     cursor = coordinator.table.cursor(attachment.cursor)
     epoch, inside = divmod(max(0, cursor.released - coordinator.job_of(cursor.id).epoch_start), stream.n)
-    facts = watch.facts(attachment)
     return {
         "id": attachment.cursor,
-        "name": attachment.attach.job,
-        "rank": attachment.attach.rank,
-        "world_size": attachment.attach.world_size,
-        "num_shards": attachment.attach.num_shards,
-        "shard_index": attachment.attach.shard_index,
+        "name": attach.job,
+        "rank": attach.rank,
+        "world_size": attach.world_size,
+        "num_shards": attach.num_shards,
+        "shard_index": attach.shard_index,
         "pid": attachment.peer.pid,
         "uid": attachment.peer.uid,
         "stream": stream.id,
         "lane": cursor.lane,
-        "batch_size": attachment.attach.batch_size,
-        "epoch": attachment.attach.epoch + epoch,
+        "batch_size": attach.batch_size,
+        "epoch": attach.epoch + epoch,
         "epoch_fraction": round(inside / stream.n, 4),
         "position": cursor.released,
         "ready_rows": max(0, cursor.announced - cursor.released),
         "batches": cursor.batches,
-        "images": cursor.batches * attachment.attach.batch_size,
+        "images": cursor.batches * attach.batch_size,
         "sharing_factor": _sharing_factor(stream),
         "images_per_s": _rounded(watch.rates.per_s(("images", attachment.cursor))),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
@@ -155,7 +145,7 @@ def _job(attachment: Attachment, coordinator: Coordinator, watch: Watch, now_s: 
         "own_s": round(attachment.own_ns / 1e9, 3),
         "ring_fill": round(max(0, cursor.announced - cursor.released) / stream.lanes[cursor.lane].rows, 3),
         "lag_rows": max(0, max(c.released for c in stream.cursors.values() if c.present) - cursor.released),
-        "verdict": judge(facts).to_plain(),
+        "verdict": judge(watch.facts(attachment)).to_plain(),
         "attached_s": round(now_s - attachment.since_s, 3),
     }
 

@@ -10,11 +10,11 @@ from collections import Counter, deque
 from datetime import UTC, datetime
 from typing import Any
 
-from prepserver.daemon.attachments import Attachment, Attachments
-from prepserver.daemon.caches import Caches
+from prepserver.config import usable_cores
+from prepserver.daemon.attachments import Attachment
+from prepserver.daemon.driver import Driver
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.ledger import Ledger
-from prepserver.daemon.pool import WorkerPool
 from prepserver.protocol.trace import MOST_CHUNKS, MadeChunk
 from prepserver.protocol.work import Filled
 from prepserver.schedule.coordinator import Coordinator
@@ -43,18 +43,15 @@ class Watch:
         cores: Cores that the daemon and its workers may use.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus, caches: Caches, ledger: Ledger
-    ) -> None:
+    def __init__(self, driver: Driver, gpus: Gpus, ledger: Ledger) -> None:
+        self.driver = driver
+        self.gpus = gpus
         self.rates = Rates()
-        self.cores = cores.usable()
-        self.pool: WorkerPool  # the pool is made later
-        self._coordinator = coordinator
-        self._attachments = attachments
-        self._gpus = gpus
-        self._caches = caches
-        self._stages = Stages()
+        self.cores = usable_cores()
+        self._coordinator = driver.coordinator
+        self._attachments = driver.attachments
         self._ledger = ledger
+        self._stages = Stages()
         self._chunks: deque[MadeChunk] = deque(maxlen=MOST_CHUNKS)
         self._counted: dict[Key, float] = {}
         self._marked_s = 0.0
@@ -66,7 +63,7 @@ class Watch:
     def filled(self, task: Task, made: Filled) -> None:
         """Counts a chunk whose rows have been announced."""
         stream, rows, lanes = task.stream, task.chunk.count, task.chunk.lanes
-        number, pid = self.pool.who(task.worker)
+        number, pid = self.driver.pool.who(task.worker)
         times_ns = (made.began_ns, made.at_ns, time.monotonic_ns(), made.read_ns)
         self._chunks.append(MadeChunk(number, pid, stream, task.chunk.position, rows, *times_ns))
         found = self._coordinator.table.streams.get(stream)
@@ -84,7 +81,7 @@ class Watch:
 
     def mark(self, now_s: float) -> None:
         """Notes all counts; call it about once a second."""
-        self.cores = cores.usable()
+        self.cores = usable_cores()
         counts = self._counts()
         self.rates.mark(now_s, self._coordinator.rows_made, counts)
         self._write_down(now_s - self._marked_s, counts)
@@ -98,7 +95,8 @@ class Watch:
 
         at_s = round(datetime.now(UTC).timestamp() - span_s, 3)
         busy_s = sum(grown(name, ticket) for name, ticket in counts if name == "busy")
-        pool = {"busy": min(busy_s, len(self.pool.seats) * span_s), "workers": len(self.pool.seats) * span_s}
+        pool_s = len(self.driver.pool.seats) * span_s
+        pool = {"busy": min(busy_s, pool_s), "workers": pool_s}
         for number, attachment in self._attachments.items():
             if ("images", number) not in self._counted or ("images", number) not in counts:
                 continue
@@ -125,14 +123,16 @@ class Watch:
         found = self._stages.counts(table.streams, {lane for s in table.streams.values() for lane in s.lanes})
         found["cores", 0] = cores.busy_s()
         now_ns = time.monotonic_ns()
-        for seat in self.pool.seats:
+        for seat in self.driver.pool.seats:
             if seat.child is not None:
                 stats = seat.child.page.read()
                 # The page counts a task when it ends; until then, count the time since it began.
                 in_hand_ns = max(0, now_ns - stats.task_ns) if stats.task != NO_TASK else 0
                 found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
-                found["received", seat.child.ticket] = stats.received_bytes
-                if not seat.child.host:
+                if seat.child.host:
+                    found["received", seat.child.ticket] = stats.received_bytes
+                    found["held", seat.child.ticket] = stats.held_ns / 1e9
+                else:
                     found |= _of_thread(seat.child.ticket, seat.child.pid)
         for number, attachment in self._attachments.items():
             cursor = table.cursor(number)
@@ -195,10 +195,10 @@ class Watch:
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
         # What remote workers do tells nothing about this machine's cores.
-        seats = self.pool.local_seats
+        seats = self.driver.pool.local_seats
         tickets = [seat.child.ticket for seat in seats if seat.child is not None]
         spent = self.rates.sums(stream.id, "stream ")
-        path, why = self.pool.kernels
+        path, why = self.driver.pool.kernels
         return Facts(
             span_s=span_s,
             batches=cursor.batches,
@@ -219,7 +219,7 @@ class Watch:
             ring_rows=stream.lanes[cursor.lane].rows,
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
-            full_cache=self._caches.full_of(stream.spec.listing) if stream.spec is not None else None,
+            full_cache=self.driver.caches.full_of(stream.spec.listing),
         )
 
     def _mean(self, name: str, tickets: list[int], span_s: float) -> float:
@@ -237,7 +237,7 @@ class Watch:
         return found
 
     def _gpu_busy(self, pid: int) -> float | None:
-        found: list[Any] = [gpu["utilisation_percent"] for gpu in self._gpus.last or [] if pid in gpu["pids"]]
+        found: list[Any] = [gpu["utilisation_percent"] for gpu in self.gpus.last or [] if pid in gpu["pids"]]
         known = [percent for percent in found if percent is not None]
         return sum(known) / len(known) / 100 if known else None
 

@@ -29,13 +29,7 @@ class DamagedFile(Exception):
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):
-    """Decoded, randomly cropped, flipped samples: (uint8 tensor of shape (size, size, 3), label).
-
-    Args:
-        source: Wire form of the source.
-        index_path: Its listing.
-        size: Height and width in pixels.
-    """
+    """Decoded, randomly cropped, flipped samples of a source and its listing: (uint8 [size, size, 3], label)."""
 
     def __init__(self, source: dict[str, Any], index_path: Path, size: int) -> None:
         self._source = open_source(source_from_wire(source), index_path)

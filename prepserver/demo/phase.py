@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ from prepserver.demo.processes import DemoFailure, DemoServer, TrainingJob, trai
 IMPORT_S = 60.0
 FIRST_BATCH_S = 60.0
 WARM_S = 1.0
-LEAST_S, MOST_S = 3.0, 15.0
-"""A phase is measured until every job has done its epochs, but within these bounds: a demo has to end."""
+MEASURED_S = 8.0
 
 _LOOK_S = 0.25
 
@@ -34,34 +33,17 @@ class JobFigures:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """The result of a phase.
+    """The result of a phase."""
 
-    Attributes:
-        jobs: In order.
-        device: Where they trained.
-        window_s: Length of the measured time.
-        cpu_s_per_image: CPU time of jobs, workers and daemon for each image that reached a training loop.
-        sharing_factor: Images delivered per image made: counted by the daemon, 1 without one.
-    """
-
-    jobs: list[JobFigures]
-    device: str
-    window_s: float
-    cpu_s_per_image: float
-    sharing_factor: float
+    jobs: list[JobFigures]  # in order
+    device: str  # where they trained
+    window_s: float  # length of the measured time
+    cpu_s_per_image: float  # CPU time of jobs, workers and daemon for each image that reached a training loop
+    sharing_factor: float  # images delivered per image made: counted by the daemon, 1 without one
 
 
-def run_phase(
-    configs: list[dict[str, Any]], scratch: Path, server: DemoServer | None, epochs: int, look: Look
-) -> PhaseFigures:
-    """Runs a job for each of `configs` and measures.
-
-    Args:
-        configs: For `prepserver.demo.train`.
-        scratch: For logs.
-        server: The daemon, if the jobs use one.
-        epochs: The phase ends when each job has done so many, if time allows.
-        look: Called several times a second.
+def run_phase(configs: list[dict[str, Any]], scratch: Path, server: DemoServer | None, look: Look) -> PhaseFigures:
+    """Runs a job for each of `configs` (see `prepserver.demo.train`) and measures for `MEASURED_S`.
 
     Raises:
         DemoFailure: A job ends, or does not begin.
@@ -74,13 +56,7 @@ def run_phase(
         phase.wait(lambda: all(j.reports for j in jobs), FIRST_BATCH_S, "get a first batch")
         phase.pause(WARM_S)
         start = phase.now()
-
-        def enough() -> bool:
-            age_s = time.monotonic() - start.at_s
-            done = all(j.reports[-1].epochs >= epochs for j in jobs)
-            return age_s >= MOST_S or (age_s >= LEAST_S and done)
-
-        phase.wait(enough, MOST_S + 1.0, "go on")
+        phase.pause(MEASURED_S)
         stop = phase.now()
         phase.pause(_LOOK_S)  # for the reports about the end of the window
     window_s, cpu_s, made, delivered = (b - a for a, b in zip(start, stop, strict=True))
@@ -103,13 +79,13 @@ class _Now(NamedTuple):
     delivered: int
 
 
+@dataclass(slots=True, eq=False)
 class _Phase:
-    def __init__(self, jobs: list[TrainingJob], server: DemoServer | None, look: Look) -> None:
-        self._jobs = jobs
-        self._server = server
-        self._look = look
-        self._began_s = time.monotonic()
-        self._looked_s = 0.0
+    jobs: list[TrainingJob]
+    server: DemoServer | None
+    look: Look
+    began_s: float = field(default_factory=time.monotonic)
+    looked_s: float = 0.0
 
     def wait(self, until: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Reads the jobs' reports until `until()`.
@@ -122,11 +98,11 @@ class _Phase:
             now_s = time.monotonic()
             if now_s > deadline_s:
                 raise DemoFailure(f"the jobs did not {what} within {timeout_s:.0f} s")
-            if now_s - self._looked_s >= _LOOK_S:
-                self._looked_s = now_s
+            if now_s - self.looked_s >= _LOOK_S:
+                self.looked_s = now_s
                 made, delivered = self._rows()
-                self._look(self._jobs, now_s - self._began_s, delivered / made if made else None)
-            for job in select.select(self._jobs, [], [], min(_LOOK_S, deadline_s - now_s) / 2)[0]:
+                self.look(self.jobs, now_s - self.began_s, delivered / made if made else None)
+            for job in select.select(self.jobs, [], [], min(_LOOK_S, deadline_s - now_s) / 2)[0]:
                 job.read()
 
     def pause(self, seconds: float) -> None:
@@ -135,8 +111,8 @@ class _Phase:
         self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "go on")
 
     def now(self) -> _Now:
-        pids = [j.process.pid for j in self._jobs] + ([self._server.pid] if self._server else [])
+        pids = [j.process.pid for j in self.jobs] + ([self.server.pid] if self.server else [])
         return _Now(time.monotonic(), tree_cpu_s(pids), *self._rows())
 
     def _rows(self) -> tuple[int, int]:
-        return self._server.rows() if self._server else (0, 0)
+        return self.server.rows() if self.server else (0, 0)

@@ -8,11 +8,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from prepserver.daemon.ask import ask
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus
@@ -21,6 +24,7 @@ _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 5.0
 _LOG_TAIL_BYTES = 2000
+_LONGEST_BASE = 60  # bytes; a socket's path has at most 107
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -29,33 +33,21 @@ class DemoFailure(RuntimeError):
 
 
 class Report(NamedTuple):
-    """A job's progress at `at_s` (monotonic): images and whole epochs so far, and its latest loss."""
+    """A job's progress at `at_s` (monotonic): images so far, and its latest loss."""
 
     at_s: float
     images: int
-    epochs: int
     loss: float
     first_batch_s: float
 
 
 class TrainingJob:
-    """One process of `prepserver.demo.train`.
-
-    Args:
-        name: For messages.
-        config: Sent to its stdin.
-        log_path: For its stderr.
-
-    Attributes:
-        process: The process.
-        device: Where it trains; empty until it is ready.
-        reports: Its reports, oldest first.
-    """
+    """One process of `prepserver.demo.train`, which reads `config` and writes its stderr to `log_path`."""
 
     def __init__(self, name: str, config: dict[str, Any], log_path: Path) -> None:
         self.name = name
-        self.device = ""
-        self.reports: list[Report] = []
+        self.device = ""  # where it trains; empty until it is ready
+        self.reports: list[Report] = []  # oldest first
         self._log_path = log_path
         self._unread = b""
         self._sock, theirs = socket.socketpair()
@@ -101,7 +93,9 @@ class TrainingJob:
 
     def images_between(self, start_s: float, stop_s: float) -> float:
         """Images that the job received in that time, interpolated linearly between reports."""
-        return self._images_at(stop_s) - self._images_at(start_s)
+        times_s, images = [r.at_s for r in self.reports], [r.images for r in self.reports]
+        before, after = np.interp((start_s, stop_s), times_s, images)
+        return float(after - before)
 
     def hang_up(self) -> None:
         """Ends the job after its current batch."""
@@ -109,14 +103,6 @@ class TrainingJob:
 
     def _ended(self) -> DemoFailure:
         return DemoFailure(f"training {self.name} ended early: {_tail(self._log_path)}")
-
-    def _images_at(self, moment_s: float) -> float:
-        before = [r for r in self.reports if r.at_s <= moment_s]
-        after = [r for r in self.reports if r.at_s > moment_s]
-        if not before or not after:
-            return before[-1].images if before else 0.0
-        a, b = before[-1], after[0]
-        return a.images + (b.images - a.images) * (moment_s - a.at_s) / (b.at_s - a.at_s)
 
 
 @contextlib.contextmanager
@@ -141,13 +127,26 @@ class DemoServer(NamedTuple):
     attach_socket: Path
     start_s: float
 
+    def status(self) -> dict[str, Any]:
+        """The daemon's state; raises as `ask` does."""
+        return dict(ask(self.attach_socket, AskStatus(), _ANSWER_S))
+
     def rows(self) -> tuple[int, int]:
         """Rows (made, delivered) of the streams that run now; (0, 0) if the daemon does not answer."""
         try:
-            streams = ask(self.attach_socket, AskStatus(), _ANSWER_S)["streams"]
+            streams = self.status()["streams"]
         except (OSError, ValueError, TypeError):  # a refusal has no streams
             return 0, 0
         return sum(s["rows_filled"] for s in streams), sum(s["rows_delivered"] for s in streams)
+
+
+@contextlib.contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """A temporary folder whose path is short enough for the sockets in it."""
+    base = tempfile.gettempdir()
+    base = base if len(base) <= _LONGEST_BASE else "/tmp"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=base, ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 @contextlib.contextmanager

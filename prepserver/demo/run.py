@@ -7,14 +7,13 @@ import dataclasses
 import json
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from prepserver.config import ConfigError, auto_workers, parse_workers
 from prepserver.demo.phase import PhaseFigures, run_phase
-from prepserver.demo.processes import DemoFailure, running_server
+from prepserver.demo.processes import DemoFailure, running_server, scratch_folder
 from prepserver.demo.show import Display, print_result
 from prepserver.pipeline.sources import ImageFolder, SourceSpec, SyntheticImages
 from prepserver.source import SourceError, build_index
@@ -23,41 +22,31 @@ OK, FAILED, USAGE = 0, 1, 2
 
 _BATCH = 64
 _SIZE = 224
-_LONGEST_BASE = 64  # a socket's path has at most 107 bytes
 _SYNTHETIC_SAMPLES = 20_000
 _SYNTHETIC_CLASSES = 10
 
 
 class Plan(NamedTuple):
-    """What is run: training jobs, workers of the daemon and of each DataLoader, epochs of each job if time allows."""
+    """What is run: training jobs, workers of the daemon and of each DataLoader."""
 
     jobs: int
     workers: int
     own_workers: int
-    epochs: int
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
-    """Runs ``prepserver demo``.
+    """Runs the command, and returns its exit code.
 
     The DataLoaders together get as many processes as the daemon has, rounded up to the same number for each.
-
-    Args:
-        arguments: ``data`` (a folder or None), ``jobs``, ``workers`` (a number or ``auto``), ``epochs``, ``json``.
-
-    Returns:
-        The exit code: 0, 1 if something failed, 2 for a bad argument.
     """
     display = Display()
     # Like Ctrl-C: ends everything that the demo started, and removes its directory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    base = tempfile.gettempdir()
-    base = base if len(base) <= _LONGEST_BASE else "/tmp"
     try:
-        workers = parse_workers(arguments.workers, "--") or auto_workers()
-        plan = Plan(arguments.jobs, workers, -(-workers // arguments.jobs), arguments.epochs)
-        with tempfile.TemporaryDirectory(prefix="prepserver-demo-", dir=base, ignore_cleanup_errors=True) as scratch:
-            _run(plan, _source(arguments.data), Path(scratch), display, as_json=arguments.json)
+        workers = parse_workers(arguments.workers, "--workers") or auto_workers()
+        plan = Plan(arguments.jobs, workers, -(-workers // arguments.jobs))
+        with scratch_folder("prepserver-demo-") as scratch:
+            _run(plan, _source(arguments.data), scratch, display, as_json=arguments.json)
     except (ConfigError, DemoFailure, SourceError) as e:
         display.say(f"prepserver demo: {e}")
         return USAGE if isinstance(e, ConfigError) else FAILED
@@ -87,9 +76,9 @@ def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_
     )
     title = f"1 of 2: one shared stream, made by {_count(plan.workers)}"
     with running_server(scratch, ["--workers", str(plan.workers)]) as server, display.phase(title):
-        shared = run_phase(shared_jobs, scratch, server, plan.epochs, display.look)
+        shared = run_phase(shared_jobs, scratch, server, display.look)
     with display.phase(f"2 of 2: each job on its own DataLoader (Pillow) with {_count(plan.own_workers)}"):
-        own = run_phase(own_jobs, scratch, None, plan.epochs, display.look)
+        own = run_phase(own_jobs, scratch, None, display.look)
     took_s = time.monotonic() - began_s
     if as_json:
         found = {

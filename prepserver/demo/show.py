@@ -52,7 +52,7 @@ class Display:
         rows = [_cells(job) for job in jobs]
         if self._live is not None:
             table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
-            for name in ("job", "images/s", "images", "epoch", "loss"):
+            for name in ("job", "images/s", "images", "loss"):
                 table.add_column(name, justify="left" if name == "job" else "right", min_width=9)
             for row in rows:
                 table.add_row(*row)
@@ -64,14 +64,14 @@ class Display:
             )
 
 
-def _cells(job: TrainingJob) -> tuple[str, str, str, str, str]:
+def _cells(job: TrainingJob) -> tuple[str, str, str, str]:
     if not job.reports:
-        return job.name, "-", "-", "-", "first batch" if job.device else "importing torch"
+        return job.name, "-", "-", "first batch" if job.device else "importing torch"
     last = job.reports[-1]
     since_s = max(last.at_s - _RATE_OVER_S, job.reports[0].at_s)
     window_s = last.at_s - since_s
     rate = job.images_between(since_s, last.at_s) / window_s if window_s else 0.0
-    return job.name, f"{rate:.0f}", f"{last.images}", f"{last.epochs + 1}", f"{last.loss:.3f}"
+    return job.name, f"{rate:.0f}", f"{last.images}", f"{last.loss:.3f}"
 
 
 def print_result(shared: PhaseFigures, own: PhaseFigures, notes: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ Stdout brings lines of JSON: the device when the job is ready, then reports, and
 
 from __future__ import annotations
 
-import itertools
 import json
 import select
 import sys
@@ -57,8 +56,8 @@ def main() -> None:
 def _train(model: nn.Module, config: dict[str, Any], device: torch.device) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     began_s = time.monotonic()
-    first_s, report_s, images_seen, epochs = 0.0, 0.0, 0, 0
-    for images, labels, epoch in _batches(config, device):
+    first_s, report_s, images_seen = 0.0, 0.0, 0
+    for images, labels in _batches(config, device):
         first_s = first_s or time.monotonic() - began_s
         if device.type == "cpu":
             images = images[:, :, ::_EVERY_PIXEL_CPU, ::_EVERY_PIXEL_CPU]
@@ -68,24 +67,22 @@ def _train(model: nn.Module, config: dict[str, Any], device: torch.device) -> No
         optimizer.step()
         images_seen += len(labels)
         now_s = time.monotonic()
-        if now_s - report_s >= _REPORT_S or epoch != epochs:
-            report_s, epochs = now_s, epoch
-            _say({
-                "at_s": now_s, "images": images_seen, "loss": float(loss), "epochs": epochs, "first_batch_s": first_s,
-            })  # fmt: skip
+        if now_s - report_s >= _REPORT_S:
+            report_s = now_s
+            _say({"at_s": now_s, "images": images_seen, "loss": float(loss), "first_batch_s": first_s})
         # Asked between batches: a thread that waits on stdin would hold its lock when DataLoader forks.
         if select.select([sys.stdin], [], [], 0)[0]:
             return
 
 
-def _batches(config: dict[str, Any], device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-    """Images (batch, 3, size, size) uint8 and labels, on the device, with the number of whole epochs before."""
+def _batches(config: dict[str, Any], device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Images (batch, 3, size, size) uint8 and labels, on the device, without end."""
     is_shared = config["kind"] == "shared"
     loader = _shared(config, device) if is_shared else _own(config)
-    for epoch in itertools.count():
+    while True:
         for images, labels in loader:
             first = images if is_shared else images.permute(0, 3, 1, 2)
-            yield first.to(device, non_blocking=True), labels.to(device, non_blocking=True), epoch
+            yield first.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
 def _shared(config: dict[str, Any], device: torch.device) -> Any:

@@ -1,16 +1,23 @@
-"""What runs on other machines: a worker's code, in an actor of Ray, which makes one block of rows after the other.
+"""What runs on other machines: a worker's loop, in an actor of Ray, which makes one block of rows after the other.
 
-An actor keeps what it was told of streams and lanes, as a worker does, and remembers no task. It runs in Ray's process
-with Ray's rights: nothing confines it here.
+The daemon's messages come from the bridge over a connection (`prepserver.engine.line`), on which the rows go back: a
+thread receives, so that the worker sees what comes next, and another one sends, so that it need not wait for a slow
+network. Only listings come through Ray, which copies them to each machine once. An actor remembers no task. It runs in
+Ray's process with Ray's rights: nothing confines it here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -19,29 +26,49 @@ import numpy.typing as npt
 import torch
 
 from prepserver import plugins
-from prepserver.engine.block import BlockRows, block_bytes, split
+from prepserver.engine.block import BlockRows
 from prepserver.engine.build import build, differences
+from prepserver.engine.cluster import address_here
+from prepserver.engine.line import IN_RAY, Address, Line, LineClosed, Listener
 from prepserver.pipeline.spec import Codes
-from prepserver.protocol.codec import decode, encode
+from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.work import FROM_WORKER, TO_WORKER, AddLane, AddStream, DropLane, DropStream, Failed, Fill
 from prepserver.source import SampleError
 from prepserver.source.storage import remote
 from prepserver.telemetry.page import StatsPage, create_page
 from prepserver.transform import hush_libtiff, path
-from prepserver.worker.channel import pair, receive
+from prepserver.worker.channel import ChannelClosed, pair, receive, send
 from prepserver.worker.loop import Worker
 from prepserver.worker.streams import Stream
 
-Block = npt.NDArray[np.uint8]
+_LISTING_S = 60.0
+_SENDING = 1  # tasks whose rows may still be on their way when the next one begins: each lane has two sets of arrays
 
 
 class OtherBuildError(Exception):
     """This machine would make other rows than the daemon's; the text names the machine and the difference."""
 
 
+class _Page(StatsPage):
+    """Tells what the worker is at, if somebody wants to know that."""
+
+    tell: Callable[[work.At], None] | None = None
+    _at: work.At
+
+    def begin_sample(self, position: int, index: int) -> None:
+        super().begin_sample(position, index)
+        if self.tell is not None:
+            self._at = work.At(position, index)
+            self.tell(self._at)
+
+    def begin_step(self, lane: int) -> None:
+        super().begin_step(lane)
+        if self.tell is not None:
+            self.tell(replace(self._at, lane=lane))
+
+
 class RowActor:
-    """A remote worker. Its methods run one after the other.
+    """A remote worker.
 
     Args:
         expected: `build()` of the daemon's machine.
@@ -49,6 +76,7 @@ class RowActor:
         codes: Digests of the code of those plug-ins there.
         urls: URLs below which it may read.
         deadline_s: Longest time for one such read.
+        address: Where to listen; by default this machine's address in the cluster.
 
     Raises:
         OtherBuildError: Rows would differ.
@@ -56,8 +84,9 @@ class RowActor:
     """
 
     def __init__(
-        self, expected: Mapping[str, str], names: Sequence[str], codes: Codes, urls: Sequence[str], deadline_s: float
-    ) -> None:
+        self, expected: Mapping[str, str], names: Sequence[str], codes: Codes, urls: Sequence[str], deadline_s: float,
+        address: str = "",
+    ) -> None:  # fmt: skip
         self._host = socket.gethostname()
         found = differences(expected, build())
         plugins.load(names)
@@ -74,96 +103,140 @@ class RowActor:
         torch.set_num_threads(1)
         hush_libtiff()
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        self._listener = Listener(address or address_here())
+        self._daemon, self._theirs = pair()
         fd = create_page("prepserver-actor")
-        page = StatsPage(fd, writable=True)
+        self._page = _Page(fd, writable=True)
         os.close(fd)
-        self._answers, self._line = pair()
         log = logging.getLogger("prepserver.actor")
         self._opening = BlockRows(())
-        self._worker = Worker(0, self._line, page, log, rows=lambda _layout, _fds: self._opening)
+        self._worker = Worker(0, self._theirs, self._page, log, rows=lambda _layout, _fds: self._opening)
         self._lanes: dict[int, BlockRows] = {}
-        self._room = np.empty(0, np.uint8)
         self._listings: dict[int, int] = {}  # stream -> a file without a name, which no death leaves behind
+        self._listed = threading.Condition()
+        self._sender = ThreadPoolExecutor(1)
+        self._sending: deque[Future[None]] = deque()
 
-    def about(self) -> tuple[str, int, str, str]:
-        """Name of this machine, pid, kernels and why these. Called once, before all else."""
+    def about(self) -> tuple[str, int, str, str, Address, bytes]:
+        """Name of this machine, pid, kernels and why these; where `serve` waits, and for whom. Called before it."""
+        return self._host, os.getpid(), *path()[:2], self._listener.address, self._listener.token
+
+    def keep(self, stream: int, listing: npt.NDArray[np.uint8]) -> None:
+        """Keeps the content of the index file of a stream, whose `AddStream` waits for it."""
+        fd = os.memfd_create("prepserver-listing", os.MFD_CLOEXEC)
+        with open(fd, "wb", closefd=False) as file:
+            file.write(listing.data)
+        with self._listed:
+            self._listings[stream] = fd
+            self._listed.notify()
+
+    def serve(self) -> None:
+        """Works for the bridge until it hangs up."""
+        line = self._listener.accept()
+        receives = threading.Thread(target=self._receive, args=(line,), daemon=True)
+        receives.start()
         gc.disable()  # see `prepserver.worker.loop.run`
-        return self._host, os.getpid(), *path()[:2]
+        gc.freeze()  # as in the zygote: to look at all that torch and Ray have made takes 60 ms
+        try:
+            while True:
+                self._worker.collect_garbage()
+                message, _ = self._worker.next()
+                self._handle(message, line)
+        except (ChannelClosed, LineClosed):
+            pass
+        finally:
+            line.hang_up()
+            self._theirs.close()
+            self._sender.shutdown()
+            receives.join()
+            line.close()
+            self._daemon.close()
+            gc.unfreeze()
+            gc.enable()
+            for fd in self._listings.values():
+                os.close(fd)
 
-    def close(self) -> None:
-        """Closes what it holds; Ray just ends the process."""
-        for sock in (self._answers, self._line):
-            sock.close()
-        for fd in self._listings.values():
-            os.close(fd)
+    def _receive(self, line: Line) -> None:
+        """Passes the daemon's messages on to the worker, which looks for them while it works."""
+        try:
+            while True:
+                send(self._daemon, line.receive(work.TO_WORKER))
+        except (LineClosed, ChannelClosed):
+            pass
+        finally:
+            with contextlib.suppress(OSError):
+                self._daemon.shutdown(socket.SHUT_WR)  # the worker ends when it has read what there is
 
-    def tell(self, data: bytes, listing: Any = None) -> None:
-        """Takes a message of the daemon that is no task; `listing` is the content of a stream's index file."""
-        message = decode(data, TO_WORKER)
-        if isinstance(message, AddStream) and listing is not None:
-            fd = self._listings[message.stream] = os.memfd_create("prepserver-listing", os.MFD_CLOEXEC)
-            with open(fd, "wb", closefd=False) as file:
-                file.write(listing)
-            message = replace(message, index_path=f"/proc/self/fd/{fd}")
-        if isinstance(message, DropLane):
-            self._lanes.pop(message.lane, None)
-        if isinstance(message, DropStream) and message.stream in self._listings:
-            os.close(self._listings.pop(message.stream))
-        if isinstance(message, AddLane):
-            self._opening = BlockRows(RingLayout.from_wire(message.layout).fields)
-            self._lanes[message.lane] = self._opening
+    def _handle(self, message: Any, line: Line) -> None:
+        match message:
+            case work.Fill():
+                self._fill(message, line)
+                return
+            case work.AddStream(index_path=index_path) if index_path == IN_RAY:
+                message = replace(message, index_path=f"/proc/self/fd/{self._listing(message.stream)}")
+            case work.AddLane():
+                self._opening = BlockRows(RingLayout.from_wire(message.layout).fields)
+                self._lanes[message.lane] = self._opening
+            case work.DropLane():
+                self._lanes.pop(message.lane, None)
+            case work.DropStream() if message.stream in self._listings:
+                os.close(self._listings.pop(message.stream))
         self._worker.handle(message, [])
 
-    def indices(self, stream: int, position: int, count: int) -> list[int]:
-        """The samples of some positions; none if the source cannot be opened."""
-        opened = self._worker.open(stream)
-        return opened.order.indices(position, count) if isinstance(opened, Stream) else []
+    def _listing(self, stream: int) -> int:
+        with self._listed:
+            if not self._listed.wait_for(lambda: stream in self._listings, _LISTING_S):
+                raise TimeoutError(f"the listing of a dataset did not come to {self._host} within {_LISTING_S:.0f} s")
+            return self._listings[stream]
 
-    def fill(self, data: bytes) -> tuple[bytes, Block | None, str]:
-        """Runs a task.
-
-        Returns:
-            The answer of a worker, the block (None if the task failed), and why this machine is of no use for the
-            stream; empty if it is.
-        """
-        task = decode(data, TO_WORKER)
-        assert isinstance(task, Fill)
+    def _fill(self, task: work.Fill, line: Line) -> None:
+        began_ns = time.monotonic_ns()
+        while len(self._sending) > _SENDING:
+            self._sending.popleft().result()
+        held_ns = time.monotonic_ns() - began_ns
         lanes = [self._lanes[lane] for lane in task.lanes]
-        nbytes = block_bytes((rows.fields for rows in lanes), task.count)
-        if nbytes > len(self._room):
-            self._room = np.empty(nbytes, np.uint8)
-        block = self._room[:nbytes]  # used again: Ray has copied it when the next call begins
-        for rows, arrays in zip(lanes, split(block, (rows.fields for rows in lanes), task.count), strict=True):
-            rows.begin(task.position, arrays)
+        for rows in lanes:
+            rows.begin(task.position, task.count)
+        # ORDER: a sample that ends this process must be named before it is begun.
+        self._page.tell = (lambda at: self._sender.submit(line.send, at).result()) if task.alone else None
         self._worker.handle(task, [])
-        answer, _ = receive(self._answers, FROM_WORKER)
-        self._worker.collect_garbage()
-        if isinstance(answer, Failed):
-            answer = replace(answer, reason=f"{answer.reason} (on {self._host})"[:4000])
-            return encode(answer), None, self._unreadable(task.stream)
-        nothing = len({row[0] for row in answer.bad}) == task.count
-        return encode(answer), block, self._unreadable(task.stream) if nothing else ""
+        answer, _ = receive(self._daemon, work.FROM_WORKER)
+        if isinstance(answer, work.Failed):
+            reason = (not answer.damaged and self._unreadable(task.stream)) or f"{answer.reason} (on {self._host})"
+            answer = work.Failed(task.task, reason[:4000], answer.lane, elsewhere=answer.lane is None)
+        elif len({row[0] for row in answer.bad}) == task.count and (reason := self._unreadable(task.stream)):
+            answer = work.Failed(task.task, reason[:4000], elsewhere=True)
+        if isinstance(answer, work.Failed):
+            lanes = []
+        else:
+            answer = replace(answer, held_ns=held_ns)
+        arrays = [array for rows in lanes for array in rows.arrays.values()]
+        self._sending.append(self._sender.submit(line.send, answer, arrays))
 
     def _unreadable(self, stream: int) -> str:
         """Why nothing of a stream can be read here; empty if something can."""
-        for place in self._worker.streams[stream].add.places:
+        told = self._worker.streams[stream]
+        if not isinstance(told.opened, Stream):
+            told.opened = None  # its place may be mounted before the next task
+        for place in told.add.places:
             try:
                 os.scandir(place).close()
             except OSError as e:
                 return (
                     f"{self._host}, a remote worker's machine, cannot read {place}: {e.strerror}. A dataset must lie "
-                    "there under the same path as here, links followed; or start the daemon without --engine ray"
+                    "there under the same path as here, links followed"
                 )
-        opened = self._worker.open(stream)
-        if not isinstance(opened, Stream):
+        if told.opened is None:
             return ""
-        source, why = opened.source, ""
+        source, why = told.opened.source, ""
         # An empty folder in the place of a file system that is not mounted can be read.
         for index in {0, len(source) // 2, len(source) - 1}:
             try:
                 source.read(index)
             except SampleError as e:
                 why = f"{self._host}, a remote worker's machine, reads nothing of a dataset: {e.reason}"
+            except Exception:  # noqa: BLE001 - a plug-in raised it, or this process lacks something
+                return ""
             else:
                 return ""
         return why

@@ -2,10 +2,12 @@
 
 It speaks the zygote's protocol, and starts an actor of Ray for each worker that it is asked for. Two threads serve one
 worker. The first reads the daemon's messages and passes them on at once, so that a second task is at the actor while
-the first one runs. The second waits for blocks, copies them into the rings, and answers.
+the first one runs. The second receives rows from the actor's line (`prepserver.engine.line`) into the rings, and
+answers.
 
 What a worker's death means is the daemon's business: here, an actor that dies ends its line, and another one is asked
-for. Ray chooses the machine. The bridge itself keeps nothing: with another one, everything begins again.
+for. Ray chooses the machine, and says why an actor is gone. The bridge itself keeps nothing: with another one,
+everything begins again.
 """
 
 from __future__ import annotations
@@ -14,66 +16,56 @@ import contextlib
 import logging
 import os
 import queue
+import select
 import signal
 import socket
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-import prepserver
 from prepserver import plugins
-from prepserver.engine.block import copy_into, split
+from prepserver.engine.block import runs
 from prepserver.engine.build import build
+from prepserver.engine.cluster import connect
+from prepserver.engine.line import IN_RAY, Address, Line, LineClosed
 from prepserver.memory.ring import Ring
 from prepserver.protocol import work
-from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.schema import ProtocolError
-from prepserver.telemetry.logs import log_to_stderr
-from prepserver.telemetry.page import SEVERAL, StatsPage
+from prepserver.telemetry.page import NO_LANE, SEVERAL, StatsPage
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.lifeline import die_with
-from prepserver.worker.zygote import load_plugins, parser
+from prepserver.worker.zygote import begin, load_plugins
 
 log = logging.getLogger("prepserver.bridge")
 
-_LOOK_S = 0.25  # how soon who waits for an actor notices that the daemon does so no longer
+_LOOK_S = 0.25  # after so long, a wait for Ray notices that the daemon has hung up
+_REASON_S = 60.0  # in which Ray says why an actor is gone: it finds a dead machine in 15 s
 _LISTINGS = 4  # kept in Ray's store for workers that have yet to hear of their streams
-
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves until the daemon hangs up or ends."""
-    arguments = parser()
-    arguments.add_argument("--address", required=True, help="of the Ray cluster")
-    args = arguments.parse_args(argv)
     try:
-        die_with(args.parent)
-    except ProcessLookupError:
+        daemon, prepare = begin(argv)
+    except (ProcessLookupError, ChannelClosed):
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon decides
-    log_to_stderr(args.log_level, args.log_format)
-    daemon = socket.socket(fileno=args.fd)
-    loaded, broken = load_plugins(args.plugin)
+    address = prepare.ray_address
+    loaded, broken = load_plugins(prepare.plugins)
     try:
-        ray = _connect(args.address)
+        ray = connect(address)
     except Exception as e:  # noqa: BLE001 - whatever it is, the daemon says so and tries again later
-        broken = broken or f"cannot connect to Ray at {args.address}: {type(e).__name__}: {' '.join(str(e).split())}"
+        broken = broken or f"cannot connect to Ray at {address}: {type(e).__name__}: {' '.join(str(e).split())}"
     if broken:
-        send(daemon, work.Ready(os.getpid(), broken=broken[:4000]))
+        send(daemon, work.Ready(broken=broken[:4000]))
         os._exit(1)  # at once: the daemon waits for this process when its line has closed
-    log.info("connected to Ray %s at %s", ray.__version__, args.address)
-    send(daemon, work.Ready(os.getpid(), plugins=loaded))
-    bridge = Bridge(ray, daemon, (build(), args.plugin, plugins.codes(), args.url, args.read_deadline))
+    log.info("connected to Ray %s at %s", ray.__version__, address)
+    send(daemon, work.Ready(plugins=loaded))
+    settings = (build(), prepare.plugins, plugins.codes(), prepare.url_roots, prepare.read_deadline_s)
+    bridge = Bridge(ray, daemon, settings)
     try:
         while True:
             bridge.spawn(*receive(daemon, work.TO_ZYGOTE))
@@ -84,33 +76,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     os._exit(0)  # Ray ends the actors; its threads and ours are waited for by nobody
 
 
-def _connect(address: str) -> Any:
-    # Packages keep what .gitignore names, such as the compiled kernels of a checkout.
-    os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
-    import ray
-
-    ray.init(
-        address=address, log_to_driver=False, logging_level=logging.WARNING,
-        runtime_env={"py_modules": _modules(), "env_vars": _ENVIRONMENT, "excludes": ["__pycache__"]},
-    )  # fmt: skip
-    return ray
-
-
-def _modules() -> list[str]:
-    """This package, and those modules of plug-ins that are not installed: what Ray copies to the other machines."""
-    found = {str(Path(prepserver.__file__).parent)}
-    for each in plugins.loaded():
-        module: ModuleType | None = sys.modules.get(getattr(each.value, "__module__", "").partition(".")[0])
-        file = getattr(module, "__file__", None)
-        if file is not None and not {"site-packages", "dist-packages"} & set(Path(file).parts):
-            found.add(str(Path(file).parent if Path(file).name == "__init__.py" else file))
-    return sorted(found)
-
-
-class _LostError(Exception):
-    """This worker is of no use any more; the text says why."""
-
-
 class Bridge:
     """What the workers share.
 
@@ -118,9 +83,6 @@ class Bridge:
         ray: The module, connected.
         daemon: The line to the daemon.
         settings: What `prepserver.engine.actor.RowActor` is made with.
-
-    Attributes:
-        readable: Streams of which remote workers have made rows.
     """
 
     def __init__(self, ray: Any, daemon: socket.socket, settings: tuple[Any, ...]) -> None:
@@ -128,13 +90,13 @@ class Bridge:
 
         self.ray = ray
         self.daemon = daemon
-        self.readable: set[int] = set()
         self._settings = settings
         # Ray restarts no actor: the pool asks for another one, and knows how long to wait.
-        self._actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(RowActor)
+        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+        self._actor = ray.remote(max_concurrency=2, **options)(RowActor)  # `keep` beside `serve`
         self._lock = threading.Lock()
         self._rings: weakref.WeakValueDictionary[tuple[int, int], Ring] = weakref.WeakValueDictionary()
-        self._listings: dict[str, Any] = {}
+        self._listings: dict[tuple[int, int, int], Any] = {}  # by file: a damaged one is made again, with the same name
 
     def spawn(self, request: work.Spawn, fds: Sequence[int]) -> None:
         """Starts a worker."""
@@ -155,15 +117,18 @@ class Bridge:
             return ring
 
     def listing(self, add: work.AddStream) -> Any:
-        """The content of a stream's index file in Ray's store; None if it lies in the dataset itself."""
+        """The content of a stream's index file in Ray's store; None if it lies in the dataset itself, or is gone."""
         if any(f"{add.index_path}/".startswith(f"{place.rstrip('/')}/") for place in add.places):
             return None
-        with self._lock:
-            if add.index_path not in self._listings:
-                self._listings[add.index_path] = self.ray.put(np.fromfile(add.index_path, np.uint8))
+        with self._lock, contextlib.suppress(FileNotFoundError):  # a damaged one is removed; the actor will miss it
+            stat = os.stat(add.index_path)
+            key = stat.st_dev, stat.st_ino, stat.st_mtime_ns
+            if key not in self._listings:
+                self._listings[key] = self.ray.put(np.fromfile(add.index_path, np.uint8))
                 if len(self._listings) > _LISTINGS:
                     del self._listings[next(iter(self._listings))]
-            return self._listings[add.index_path]
+            return self._listings[key]
+        return None
 
 
 class _Remote:
@@ -176,59 +141,97 @@ class _Remote:
         self._page = StatsPage(page_fd, writable=True)
         os.close(page_fd)
         self._rings: dict[int, Ring] = {}
-        self._todo: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._hung_up = False
         self._host = ""
         self._actor: Any = None
+        self._served: Any = None  # ready when the actor is of no use any more
+        self._line: Line
 
     def run(self) -> None:
         """Lives from the start of the actor to its end, or until the daemon hangs up."""
         ray, daemon = self._bridge.ray, self._bridge.daemon
         try:
             self._actor = self._bridge.actor()
-            self._host, pid, kernels, why = ray.get(self._actor.about.remote())
+            self._host, pid, kernels, why, address, token = ray.get(self._actor.about.remote())
+            self._served = self._actor.serve.remote()
+            self._line = _connect_to(self._host, address, token)
+            try:
+                alive_read, alive_write = os.pipe()
+            except OSError:
+                self._line.close()
+                raise
         except Exception as e:  # noqa: BLE001 - no machine has room, or makes other rows: it is tried again, later
             self._sock.close()
-            send(daemon, work.SpawnFailed(self._ticket, f"remote worker {self._number}: {_cause(e)}"[:4000]))
+            send(daemon, work.Exited(self._ticket, None, f"remote worker {self._number}: {_cause(e)}"[:4000]))
+            if self._served is not None:
+                ray.kill(self._actor)
             return
         log.info("worker %d is an actor on %s", self._number, self._host)
         if kernels == "pure":
             log.warning("worker %d makes rows without the compiled kernels, at half the speed: %s", self._number, why)
-        alive_read, alive_write = os.pipe()
         send(daemon, work.Spawned(self._ticket, pid, self._host), [alive_read])
         os.close(alive_read)
-        threading.Thread(target=self._pass_on, daemon=True).start()
+        passes_on = threading.Thread(target=self._pass_on, daemon=True)
+        passes_on.start()
         status = -signal.SIGKILL
         try:
             self._serve()
-        except _LostError as e:
-            if not self._hung_up:
-                log.error("worker %d ends: %s", self._number, e)
-                self._page.fail_task()
         except ChannelClosed:
             pass
-        except Exception as e:
-            died = isinstance(e, ray.exceptions.RayActorError)
-            if not self._hung_up:
-                log.log(
-                    logging.WARNING if died else logging.ERROR, "worker %d on %s ended: %s", self._number, self._host,
-                    _cause(e), exc_info=not died,
-                )  # fmt: skip
-            if "node has died" in str(e) or isinstance(e, ray.exceptions.ObjectLostError):
-                self._page.fail_task()  # the sample in hand is not to blame for a machine
-            else:
-                status = -signal.SIGABRT
+        except LineClosed as e:
+            status = self._why_gone(e)
+        except Exception:
+            log.exception("worker %d", self._number)
         self._rings.clear()
+        self._line.hang_up()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # ends the other thread
         os.close(alive_write)
-        send(daemon, work.Exited(self._ticket, pid, status))
-        ray.kill(self._actor)  # ORDER: last, because it waits for a head that may be gone
+        send(daemon, work.Exited(self._ticket, status))
+        ray.kill(self._actor)  # ORDER: late, because it waits for a head that may be gone
+        passes_on.join()
+        self._line.close()
+        self._sock.close()
+
+    def _why_gone(self, closed: LineClosed) -> int:
+        """Has Ray say why the line has closed; returns the exit status, and sees to it that the guilty are blamed."""
+        ray = self._bridge.ray
+        until_s = time.monotonic() + _REASON_S
+        why: Exception = closed
+        try:
+            while not self._hung_up and time.monotonic() < until_s:
+                if ray.wait([self._served], timeout=_LOOK_S)[0]:
+                    ray.get(self._served)
+                    break
+        except Exception as e:  # noqa: BLE001 - whatever it is, it is the reason
+            why = e
+        if self._hung_up:
+            return -signal.SIGKILL
+        died = isinstance(why, ray.exceptions.RayActorError)
+        log.log(
+            logging.WARNING if died else logging.ERROR, "worker %d on %s ended: %s", self._number, self._host,
+            _cause(why), exc_info=None if died or why is closed else why,
+        )  # fmt: skip
+        # Who cannot reach the actor, nor ask the head about it, does not know that it has died.
+        if why is closed or "node has died" in str(why) or isinstance(why, ray.exceptions.ActorUnavailableError):
+            self._page.fail_task()  # the sample in hand is not to blame for a machine, or a network
+            return -signal.SIGKILL
+        return -signal.SIGABRT
 
     def _pass_on(self) -> None:
         """Reads the daemon's messages until it hangs up."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._line, select.POLLRDHUP)
         try:
             while True:
+                ready = {fd for fd, _ in poll.poll()}
+                if self._line.fileno() in ready:
+                    poll.unregister(self._line)
+                    self._todo.put(LineClosed("end of file"))  # if the actor dies while it has nothing to do
+                if self._sock.fileno() not in ready:
+                    continue
                 message, fds = receive(self._sock, work.TO_WORKER)
                 try:
                     if isinstance(message, work.AddLane):  # its number is new: no task before it has this lane
@@ -236,96 +239,67 @@ class _Remote:
                         self._rings[message.lane] = self._bridge.ring(fd, RingLayout.from_wire(message.layout))
                 finally:
                     close_all(fds)
-                self._todo.put((message, self._told(message)))
-        except (ChannelClosed, ProtocolError, OSError):
+                if isinstance(message, work.Fill | work.DropLane):
+                    self._todo.put(message)
+                if not isinstance(message, work.AddCache | work.DropCache):  # caches are memory of this machine
+                    self._tell(message)
+        except ChannelClosed:
             pass
         except Exception:
             log.exception("worker %d", self._number)
         self._hung_up = True
-        self._sock.close()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._line.hang_up()
         self._todo.put(None)
 
-    def _told(self, message: Any) -> Any:
-        """Tells the actor; returns what to wait for."""
-        match message:
-            case work.Fill(alone=False):
-                return self._actor.fill.remote(encode(message))
-            case work.AddStream():
-                self._actor.tell.remote(encode(message), self._bridge.listing(message))
-            case work.Fill() | work.AddCache() | work.DropCache():
-                pass  # caches are memory of this machine
-            case _:
-                self._actor.tell.remote(encode(message))
-        return None
+    def _tell(self, message: Any) -> None:
+        """Tells the actor."""
+        if isinstance(message, work.AddStream) and (listing := self._bridge.listing(message)) is not None:
+            self._actor.keep.remote(message.stream, listing)
+            message = replace(message, index_path=IN_RAY)
+        with contextlib.suppress(LineClosed):  # which the other thread finds, too
+            self._line.send(message)
 
     def _serve(self) -> None:
         while (item := self._todo.get()) is not None:
             match item:
-                case work.DropLane(lane), _:
+                case work.DropLane(lane):
                     self._rings.pop(lane, None)
-                case work.Fill() as task, made:
-                    self._fill(task, made)
+                case work.Fill():
+                    self._fill(item)
                 case _:
-                    pass  # for the actor alone
+                    raise item
 
-    def _fill(self, task: work.Fill, made: Any) -> None:
+    def _fill(self, task: work.Fill) -> None:
         began_ns = self._page.begin_task(task.task)
-        if task.alone:
-            answer, nbytes = self._one_by_one(task)
-        else:
+        if not task.alone:  # else the actor says what it is at
             self._page.begin_sample(task.position, SEVERAL)
-            answer, nbytes = self._made(task, made)
+        while isinstance(answer := self._line.receive(work.FROM_ACTOR), work.At):
+            self._page.begin_sample(answer.position, answer.index)
+            if answer.lane != NO_LANE:
+                self._page.begin_step(answer.lane)
         if isinstance(answer, work.Failed):
             self._page.fail_task()
         else:
+            # A slow network has a deadline of its own, and the sample made last is not to blame for it.
+            self._page.begin_sample(task.position, SEVERAL)
+            into = [run for lane in task.lanes for run in runs(self._rings[lane], task.position, task.count)]
+            received = sum(map(self._line.receive_rows, into))
             bad = len({row[0] for row in answer.bad})
-            self._page.end_task(task.count, bad, answer.read_ns, answer.make_ns, nbytes)
+            self._page.end_task(task.count, bad, answer.read_ns, answer.make_ns, received, answer.held_ns)
             answer = replace(answer, began_ns=began_ns, at_ns=time.monotonic_ns())  # by the clock of this machine
         send(self._sock, answer)
 
-    def _get(self, ref: Any) -> Any:
-        """Waits for an answer of the actor, but not for longer than the daemon does."""
-        ray = self._bridge.ray
-        while not (ray.wait([ref], timeout=_LOOK_S)[0] or self._hung_up):
-            pass  # `get` alone waits for as long as nobody knows that a machine is gone
-        if self._hung_up:
-            raise _LostError("the daemon has hung up")
-        return ray.get(ref)
 
-    def _made(self, task: work.Fill, made: Any) -> tuple[work.Filled | work.Failed, int]:
-        """Waits for a block and copies it into the rings; returns the answer and the bytes of the block."""
-        data, block, unreadable = self._get(made)
-        if unreadable:
-            if task.stream in self._bridge.readable:  # it was, elsewhere or before
-                raise _LostError(unreadable)
-            return work.Failed(task.task, unreadable[:4000], final=True), 0
-        answer = decode(data, work.FROM_WORKER)
-        if block is None:
-            return answer, 0
-        rings = [self._rings[lane] for lane in task.lanes]
-        for ring, arrays in zip(rings, split(block, (ring.layout.fields for ring in rings), task.count), strict=True):
-            copy_into(ring, task.position, arrays)
-        self._bridge.readable.add(task.stream)
-        return answer, len(block)
-
-    def _one_by_one(self, task: work.Fill) -> tuple[work.Filled | work.Failed, int]:
-        """Has each row made by itself, so that the page names the sample on which an actor dies."""
-        found: list[work.Filled] = []
-        received = 0
-        indices = self._get(self._actor.indices.remote(task.stream, task.position, task.count))
-        for position, index in enumerate(indices or [SEVERAL] * task.count, task.position):
-            self._page.begin_sample(position, index)
-            one = replace(task, position=position, count=1)
-            answer, nbytes = self._made(one, self._actor.fill.remote(encode(one)))
-            if isinstance(answer, work.Failed):
-                return answer, 0
-            found.append(answer)
-            received += nbytes
-        return work.Filled(
-            task.task, [row for each in found for row in each.bad], sum(each.read_ns for each in found),
-            sum(each.make_ns for each in found), sum(each.shared_ns for each in found),
-            [sum(times) for times in zip(*(each.lanes_ns for each in found), strict=True)],
-        ), received  # fmt: skip
+def _connect_to(host: str, address: Address, token: bytes) -> Line:
+    try:
+        return Line.to(address, token)
+    except OSError as e:
+        raise ConnectionError(
+            f"no connection from here to {host} at {address[0]}:{address[1]}: {e}. This machine must reach all TCP "
+            "ports of the machines with CPUs"
+        ) from e
 
 
 def _cause(error: Exception) -> str:

@@ -16,17 +16,11 @@ _SELF = Path("/proc/self/cgroup")
 
 
 class MemoryLimit(NamedTuple):
-    """One cgroup's limit on memory.
+    """One cgroup's limit on memory."""
 
-    Attributes:
-        left_bytes: What may still be taken; page cache counts as free, because the kernel drops it on demand.
-        text: The file that sets the limit, the limit, and its knobs, for a person.
-        limit_bytes: The limit itself.
-    """
-
-    left_bytes: int
-    text: str
-    limit_bytes: int
+    left_bytes: int  # what may still be taken; page cache counts as free, because the kernel drops it on demand
+    text: str  # the file that sets the limit, the limit, and its knobs, for a person
+    limit_bytes: int  # the limit itself
 
 
 def memory_limits() -> Iterator[MemoryLimit]:

@@ -8,13 +8,7 @@ class SegmentError(RuntimeError):
 
 
 class MemoryShort(RuntimeError):
-    """A ring does not fit.
-
-    Attributes:
-        asked_bytes: Size of the ring.
-        free_bytes: Bytes that are free.
-        limit: The limit, in words, with the knob that moves it.
-    """
+    """A ring of `asked_bytes` does not fit into `free_bytes`."""
 
     def __init__(self, asked_bytes: int, free_bytes: int, limit: str) -> None:
         super().__init__(
@@ -23,4 +17,3 @@ class MemoryShort(RuntimeError):
         )
         self.asked_bytes = asked_bytes
         self.free_bytes = free_bytes
-        self.limit = limit

@@ -27,8 +27,7 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_DONTFORK = 10
-_MADV_POPULATE_READ = 22  # Linux 5.14
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
 _SLICE_BYTES = 16 << 20  # populated per system call
 
 
@@ -74,14 +73,13 @@ class Mapping:
         # At exit a daemon thread may still touch the mapping; the kernel unmaps it then.
         self._unmap.atexit = False
 
-    def populate(self, *, write: bool) -> None:
-        """Make the pages present, so that no first touch costs a fault later. Releases the GIL.
+    def populate(self) -> None:
+        """Make the pages of a writable mapping present, so that no first touch costs a fault later. Releases the GIL.
 
         Linux before 5.14 does not know the call; there the first touch faults.
         """
-        advice = _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ
         for at in range(0, self.nbytes, _SLICE_BYTES):
-            if _libc.madvise(self.address + at, min(_SLICE_BYTES, self.nbytes - at), advice) != 0:
+            if _libc.madvise(self.address + at, min(_SLICE_BYTES, self.nbytes - at), _MADV_POPULATE_WRITE) != 0:
                 return
 
     def absent_from(self, start: int) -> int:

@@ -41,10 +41,6 @@ class Ring:
         first = position % self._rows
         return self._arrays[field][first : first + count]
 
-    def array(self, field: str) -> npt.NDArray[Any]:
-        """Return all rows of `field`, shape ``(rows, *field.shape)``."""
-        return self._arrays[field]
-
 
 def field_array(buffer: Any, layout: RingLayout, name: str) -> npt.NDArray[Any]:
     """Return the dense array of field `name` inside a buffer over the whole segment."""

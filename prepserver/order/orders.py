@@ -48,22 +48,12 @@ _RUN_BATCHES = range(2, 65)
 
 
 class Order(ABC):
-    """A pure function from positions to sample indices.
-
-    Args:
-        n: Positions of a pass.
-        samples: Samples of the source; `n` by default.
-        starts: See below.
-
-    Attributes:
-        n: Positions of a pass: the samples of the source, or of one shard.
-        samples: Samples of the source.
-        starts: Offsets inside a pass at which segments begin; the first is 0. An epoch may begin at each.
-    """
+    """A pure function from positions to sample indices."""
 
     def __init__(self, n: int, samples: int | None = None, starts: tuple[int, ...] = (0,)) -> None:
-        self.n = n
-        self.samples = n if samples is None else samples
+        self.n = n  # positions of a pass: the samples of the source, or of one shard
+        self.samples = n if samples is None else samples  # samples of the source; `n` by default
+        # Offsets inside a pass at which segments begin; the first is 0. An epoch may begin at each.
         self.starts = starts
         self._ends = (*starts[1:], n)
         self._remember = lru_cache(maxsize=_WINDOWS_KEPT)(self._window)
@@ -92,17 +82,12 @@ class Order(ABC):
         return values
 
     def indices(self, position: int, count: int) -> list[int]:
-        """Return the sample indices at positions [position, position + count).
+        """Return the sample indices at positions [position, position + count), which may cross blocks and passes.
 
-        Args:
-            position: First position, 0 .. 2**62.
-            count: Number of positions, 0 or more. The run may cross blocks and passes.
-
-        Returns:
-            One index for each position; `NO_SAMPLE` for a position without a sample.
+        There is one for each position; `NO_SAMPLE` for a position without a sample.
 
         Raises:
-            ValueError: `position` or `count` is out of range.
+            ValueError: `position` is not in [0, 2**62], or `count` is negative.
         """
         _check_run(position, count)
         out: list[int] = []
@@ -148,12 +133,8 @@ class CyclicOrder(Order):
     The seed alone deals the samples into the blocks. So any n consecutive positions from the start of a block hold
     every sample exactly once, and a job may begin its epoch at any block, in any pass.
 
-    Args:
-        n: Positions of a pass.
-        seed: Seed of the permutations.
-        *key: Tells apart the parts of a `WovenOrder`.
-        starts: Where the blocks begin. By default there are K = n // 8192, at least 1 and at most 64, and block k
-            covers offsets [k * n // K, (k + 1) * n // K).
+    The blocks begin at `starts`. By default there are K = n // 8192, at least 1 and at most 64, and block k covers
+    offsets [k * n // K, (k + 1) * n // K). `key` tells apart the parts of a `WovenOrder`.
     """
 
     def __init__(self, n: int, seed: int, *key: int, starts: tuple[int, ...] = ()) -> None:
@@ -171,10 +152,8 @@ class CyclicOrder(Order):
 class WovenOrder(Order):
     """Samples of several kinds in a pattern that repeats; each kind is shuffled by itself, so the pattern stays.
 
-    Args:
-        parts: The order of each kind's samples.
-        pattern: The kind of each place of a period; the samples have the same pattern.
-        starts: See `Order`; multiples of the period.
+    `parts` are the orders of each kind's samples, `pattern` is the kind of each place of a period, and `starts` (see
+    `Order`) are multiples of the period.
     """
 
     def __init__(self, parts: list[Order], pattern: tuple[int, ...], starts: tuple[int, ...]) -> None:
@@ -202,13 +181,9 @@ class WovenOrder(Order):
 class ShardOrder(Order):
     """One shard of another order: in each pass, one of every `count` places.
 
-    That is always the one with the shard's index. Where samples have a pattern, shards would then take some kinds more
-    often than others. So they change their turns each time that pattern and shards begin at one place again.
-
-    Args:
-        base: The order.
-        shard: The shard.
-        period: Length of the pattern; 1 for none.
+    That is always the one with the shard's index. Where samples have a pattern, whose length is `period`, shards would
+    then take some kinds more often than others. So they change their turns each time that pattern and shards begin at
+    one place again.
     """
 
     def __init__(self, base: Order, shard: Shard, period: int = 1) -> None:
@@ -250,11 +225,7 @@ class RunOrder(Order):
 class BatchOrder(Order):
     """Whole batches of consecutive places of another order, reshuffled in each pass; the incomplete batch stays last.
 
-    Args:
-        base: The order that is cut into batches.
-        shard: The shard that `base` is: all shards shuffle the same number of batches.
-        seed: Seed of the permutations.
-        batch_rows: Rows of a batch.
+    If that order is a shard, all shards shuffle the same number of batches.
     """
 
     def __init__(self, base: Order, shard: Shard, seed: int, batch_rows: int) -> None:

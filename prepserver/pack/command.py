@@ -30,7 +30,7 @@ _DESCRIPTION = """\
 Writes the samples of SOURCE, in order, into a few large files in OUT, with their labels, class names and names. JPEGs
 get a restart marker every few blocks and an index, so that a worker decodes only what a crop needs: 1.3 to 1.4 times
 the images/s of plain files, with the same pixels and in about the same space. The compiled kernels do this without
-loss, and so does jpegtran; without both, Pillow encodes again. Files that cannot be transcoded (PNG, CMYK, damaged
+loss; without them, Pillow encodes again. Files that cannot be transcoded (PNG, CMYK, damaged
 JPEGs) are kept as they are and still served. Use the result as Packed("OUT").
 """
 _EPILOG = """\
@@ -45,7 +45,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     p.add_argument(
         "source",
         metavar="SOURCE",
-        nargs="?",
         help="a folder of class folders of images, a list of files ('path label' per line, or a .csv file), or "
         "WebDataset shards ('train-{000..127}.tar', with their .cls), or any source as in Python, such as "
         "'HuggingFace(\"/data/food101/train\")'",
@@ -59,10 +58,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="with their masks: a folder like SOURCE of PNGs; of shards the extension of masks, such as seg.png; of a "
         "list nothing more, for each line names its mask",
     )
-    p.add_argument("--synthetic", metavar="N", type=int, help="N synthetic photos instead of SOURCE")
-    p.add_argument("--seed", metavar="S", type=int, default=0, help="of the synthetic photos (default 0)")
-    p.add_argument("--size", metavar="HxW", default="375x500", help="of the synthetic photos (default 375x500)")
-    p.add_argument("--classes", metavar="K", type=int, default=1000, help="of the synthetic photos (default 1000)")
     p.add_argument(
         "--plugin", metavar="NAME", action="append", default=[], help="load a plug-in, for 'Plugin(...)' as SOURCE"
     )
@@ -70,10 +65,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     p.add_argument("--shard-size", metavar="SIZE", default="256M", help="of a file (default 256M)")
     p.add_argument(
         "--transcoder",
-        choices=("auto", "lossless", "jpegtran", "pillow"),
+        choices=("auto", "lossless", "pillow"),
         default="auto",
-        help="lossless: by the compiled kernels, else jpegtran; jpegtran: by that program; pillow: encodes again "
-        "(default auto: lossless where one of the two is there)",
+        help="lossless: by the compiled kernels; pillow: encodes again (default auto: lossless where they are there)",
     )
     p.add_argument(
         "--quality",
@@ -133,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         spec, options = _spec(arguments), _options(arguments)
         report = report_for(arguments.quiet)
         transcoder = options.transcoder
-        if transcoder.lossless is None and transcoder.pixels is None and arguments.transcoder == "auto":
+        if not transcoder.lossless and transcoder.pixels is None and arguments.transcoder == "auto":
             quality = "each original's tables" if arguments.quality == "keep" else arguments.quality
             report.say(f"Pillow encodes JPEGs again (quality: {quality}). For packing without loss, {_missing()}")
         summary = pack(spec, Path(os.path.abspath(arguments.out)), options, report)
@@ -154,10 +148,6 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pack.expression import source_from
     from prepserver.plugins import codes, load
 
-    if (arguments.source is None) == (arguments.synthetic is None):
-        raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
-    if arguments.synthetic is not None:
-        return _synthetic(arguments)
     load(arguments.plugin)
     if (written := source_from(arguments.source)) is not None:
         if arguments.masks is not None:
@@ -169,9 +159,11 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
 def _at_path(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pipeline.arrayfile import SUFFIXES
     from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
+    from prepserver.pipeline.urls import canonical
     from prepserver.source.readers.packed import PLAN_NAME
 
-    path = _path(arguments.source)
+    # Packing refuses a URL, and says so.
+    path = canonical("SOURCE", arguments.source) or os.path.abspath(os.path.expanduser(arguments.source))
     if path.endswith(".tar"):
         if arguments.masks is True:
             raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
@@ -191,25 +183,6 @@ def _at_path(arguments: argparse.Namespace) -> SourceSpec:
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
 
 
-def _path(source: str) -> str:
-    from prepserver.pipeline.urls import canonical
-
-    if canonical("SOURCE", source) is not None:
-        raise PackError(f"{source} is not on this machine: copy it here, and pack the copy", usage=True)
-    return os.path.abspath(os.path.expanduser(source))
-
-
-def _synthetic(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pipeline.sources import SyntheticImages
-
-    if arguments.masks is not None:
-        raise PackError("--masks: synthetic photos have none", usage=True)
-    height, _, width = arguments.size.partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
-    return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
-
-
 def _options(arguments: argparse.Namespace) -> Options:
     from prepserver.config import auto_workers, parse_bytes, parse_workers
     from prepserver.pack.run import Options
@@ -223,12 +196,13 @@ def _options(arguments: argparse.Namespace) -> Options:
     if shard_bytes < 1 << 20:
         raise PackError(f"--shard-size {arguments.shard_size}: needs 1M or more", usage=True)
     # All CPUs, because the parent has little to do.
-    workers = parse_workers(arguments.workers, "--") or auto_workers() + 1
+    workers = parse_workers(arguments.workers, "--workers") or auto_workers() + 1
     return Options(_transcoder(arguments), shard_bytes, workers, arguments.on_error == "skip")
 
 
 def _transcoder(arguments: argparse.Namespace) -> Transcoder:
-    from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran, find_lossless
+    from prepserver.pack.transcode import KEEP_QUALITY, Transcoder
+    from prepserver.transform import native
 
     quality = arguments.quality
     if arguments.form == "pixels":
@@ -236,15 +210,14 @@ def _transcoder(arguments: argparse.Namespace) -> Transcoder:
             raise PackError(f"--side {arguments.side}: needs a number of pixels", usage=True)
         if arguments.max_side is not None:
             raise PackError("--max-side is for JPEGs; of pixels, --side is the shorter side", usage=True)
-        return Transcoder(None, pixels=arguments.pixels, side=arguments.side)
+        return Transcoder(False, pixels=arguments.pixels, side=arguments.side)
     if arguments.side is not None:
         raise PackError("--side is for --form pixels; of JPEGs, --max-side is the longer side", usage=True)
     if quality != "keep" and not (quality.isdigit() and 1 <= int(quality) <= 100):
         raise PackError(f"--quality {quality}: needs a number from 1 to 100, or keep", usage=True)
-    find = find_jpegtran if arguments.transcoder == "jpegtran" else find_lossless
-    lossless = None if arguments.transcoder == "pillow" else find()
-    if arguments.transcoder in ("lossless", "jpegtran") and lossless is None:
-        raise PackError(f"--transcoder {arguments.transcoder}: {_missing()}")
+    lossless = arguments.transcoder != "pillow" and native.kernels() is not None
+    if arguments.transcoder == "lossless" and not lossless:
+        raise PackError(f"--transcoder lossless: {_missing()}")
     return Transcoder(
         lossless, arguments.segment, KEEP_QUALITY if quality == "keep" else int(quality), arguments.max_side
     )
@@ -254,7 +227,7 @@ def _missing() -> str:
     from prepserver.transform import native
 
     reason = native.path().reason
-    return f"install jpegtran (Debian: libjpeg-turbo-progs) or the compiled kernels ({reason}), and begin anew"
+    return f"install the compiled kernels ({reason}), and begin anew"
 
 
 def _text(summary: Summary) -> str:

@@ -7,6 +7,7 @@ whose parent dies sees its socket close, and ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -36,20 +37,12 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a sample.
+    """What became of a sample."""
 
-    Attributes:
-        sample: Its number.
-        ok: Whether there is a record.
-        read_bytes: Length of its file.
-        text: `Transcoded.how`, or why there is no record.
-        record: The record; empty if there is none.
-    """
-
-    sample: int
-    ok: bool
-    read_bytes: int
-    text: str
+    sample: int  # its number
+    ok: bool  # whether there is a record
+    read_bytes: int  # of its file
+    text: str  # `Transcoded.how`, or why there is no record
     record: bytes
 
 
@@ -155,17 +148,15 @@ class Crew:
 
 def _give(hand: _Hand, sample: int) -> None:
     hand.given.append(sample)
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died; reading its socket will show that
         hand.sock.sendall(_TASK.pack(sample))
-    except (BrokenPipeError, ConnectionResetError):
-        return  # it has died; reading its socket will show that
 
 
 def _serve(work: Work, sock: socket.socket, others: list[socket.socket]) -> None:
     """Serve as a process of the crew; does not return."""
     status = 70  # sysexits.h: EX_SOFTWARE
     try:
-        # Ctrl-C is for the parent: if it killed a jpegtran, the file would count as damaged.
+        # Ctrl-C is for the parent: a file whose process it killed would count as damaged.
         os.setpgid(0, 0)
         for other in others:
             other.close()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 class PackError(Exception):
-    """Packing cannot begin or go on; the text says what to do.
-
-    Attributes:
-        usage: The arguments are wrong.
-    """
+    """Packing cannot begin or go on; the text says what to do. With `usage`, the arguments are wrong."""
 
     def __init__(self, reason: str, usage: bool = False) -> None:
         super().__init__(reason)

@@ -75,4 +75,8 @@ def _value(node: ast.expr) -> Any:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_value(item) for item in items]
         case _:
-            return ast.literal_eval(node)
+            try:
+                return ast.literal_eval(node)
+            except ValueError:
+                what = "neither a number, a text in quotes or a list, nor a call such as RandomHorizontalFlip()"
+                raise ValueError(f"{ast.unparse(node)} is {what}") from None

@@ -50,7 +50,8 @@ class Workplace:
         """Write down the plan, which holds values for JSON, or compare it with that of an earlier run.
 
         Raises:
-            PackError: An earlier run had another plan, or the folder cannot be written.
+            PackError: An earlier run had another plan.
+            OSError: The folder cannot be written.
         """
         wanted = {"version": _VERSION, **plan}
         text = os.pread(self._file, os.fstat(self._file).st_size, 0)
@@ -59,12 +60,9 @@ class Workplace:
         except ValueError:
             found = None  # killed while it wrote the plan, so nothing else is written yet
         if found is None:
-            try:
-                os.ftruncate(self._file, 0)
-                os.pwrite(self._file, json.dumps(wanted, indent=1).encode(), 0)
-                os.fsync(self._file)
-            except OSError as error:
-                raise PackError(f"cannot pack into {self.folder}: {error.strerror}") from error
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, json.dumps(wanted, indent=1).encode(), 0)
+            os.fsync(self._file)
             return
         if not isinstance(found, dict):
             raise PackError(f"{self._plan_path} is not a plan of prepserver pack; name a new folder", usage=True)

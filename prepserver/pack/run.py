@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, fields, replace
@@ -17,11 +19,9 @@ from typing import Any
 
 from prepserver.pack.crew import Answer, Crew, UnreadableError
 from prepserver.pack.errors import PackError
-from prepserver.pack.finish import write_index
 from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
-from prepserver.pack.stopped import StoppedByHand
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
 from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
 from prepserver.pipeline.record import Record, images, label_of
@@ -30,6 +30,8 @@ from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
 from prepserver.protocol.packed import INDEXED, KEPT, PIXELS, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.cache import IndexCache
+from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.source.packed_values import to_bytes
 from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, columns_of, kinds_of, open_index
@@ -41,66 +43,37 @@ _NAMED_AT_MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to pack.
+    """How to pack."""
 
-    Attributes:
-        transcoder: How images are transcoded.
-        shard_bytes: Size of a shard.
-        workers: Processes that transcode.
-        skip: Leave out samples that cannot be read, instead of giving up at the first one.
-    """
-
-    transcoder: Transcoder
-    shard_bytes: int = 256 << 20
-    workers: int = 1
-    skip: bool = False
+    transcoder: Transcoder  # how images are transcoded
+    shard_bytes: int = 256 << 20  # size of a shard
+    workers: int = 1  # processes that transcode
+    skip: bool = False  # leave out samples that cannot be read, instead of giving up at the first one
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The finished dataset.
+    """The finished dataset."""
 
-    Attributes:
-        folder: Folder of the dataset.
-        samples: Samples that are served.
-        indexed: Samples that can be decoded in part.
-        kept: Samples that are kept unchanged.
-        skipped: Samples of the source that are left out.
-        shards: Number of shards.
-        image_bytes: Bytes of all images.
-        total_bytes: Bytes of the shards and the index.
-        settings: transcoder, segment_mcus, quality (0 keeps each original's) and max_side; or form, pixels and side.
-        this_run: What this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind.
-        use: The source that serves all of its columns, as Python writes it.
-        already: The dataset was there; nothing was done.
-        columns: Columns of each sample in shards but the first.
-        pixels: Samples that are stored as pixels.
-    """
-
-    folder: str
-    samples: int
-    indexed: int
-    kept: int
-    skipped: int
-    shards: int
-    image_bytes: int
-    total_bytes: int
+    folder: str  # folder of the dataset
+    samples: int  # samples that are served
+    indexed: int  # samples that can be decoded in part
+    kept: int  # samples that are kept unchanged
+    skipped: int  # samples of the source that are left out
+    shards: int  # number of shards
+    image_bytes: int  # bytes of all images
+    total_bytes: int  # bytes of the shards and the index
+    # transcoder, segment_mcus, quality (0 keeps each original's) and max_side; or form, pixels and side
     settings: dict[str, Any]
-    this_run: dict[str, Any]
-    use: str
-    already: bool = False
-    columns: tuple[str, ...] = ()
-    pixels: int = 0
+    this_run: dict[str, Any]  # what this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind
+    use: str  # the source that serves all of its columns, as Python writes it
+    already: bool = False  # the dataset was there; nothing was done
+    columns: tuple[str, ...] = ()  # columns of each sample in shards but the first
+    pixels: int = 0  # samples that are stored as pixels
 
 
 def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Summary:
-    """Pack a dataset.
-
-    Args:
-        spec: The dataset.
-        folder: The folder to write: new, empty, or of an earlier run with the same source and options.
-        options: How to pack.
-        report: Told how it goes.
+    """Pack a dataset into a folder: new, empty, or of an earlier run with the same source and options.
 
     Raises:
         PackError: Packing cannot begin or go on; what is done stays.
@@ -137,8 +110,10 @@ class _Packing:
         source = self._listed()
         for path in sorted(folder.glob(INDEX_PATTERN)):
             try:
-                summary = replace(_summary_of(folder, open_index(path).meta), already=True)
-            except SourceError:  # damaged, or of an older release: it is rebuilt from the shards
+                index = open_index(path)
+                index.check()
+                summary = replace(_summary_of(folder, index.meta), already=True)
+            except (SourceError, BrokenContainerError):  # or of an older release: it is rebuilt from the shards
                 path.unlink()
                 continue
             shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
@@ -166,7 +141,7 @@ class _Packing:
             "image_bytes": writer.table.image_bytes,
         }
         held = columns_meta(self._spec.columns, [*self._columns])
-        path = write_index(folder, source, writer.table, writer.sizes, held, notes)
+        path = writer.write_index(source, held, notes)
         shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
         done = writer.table.done - first
         this_run = {
@@ -181,6 +156,8 @@ class _Packing:
     def _listed(self) -> Source:
         """List the source, and agree on the plan."""
         try:
+            # An earlier run may have left it. A sample must not be skipped because its listing is damaged.
+            IndexCache(self._place.folder / LISTING_NAME).check()
             index = build_index(self._spec, self._place.folder / LISTING_NAME)
             plan = {
                 "source": self._spec.to_wire(),
@@ -210,7 +187,7 @@ class _Packing:
             check()
             self._report.progress(table.done)
 
-        check = StoppedByHand()
+        check = _StoppedByHand()
         self._report.begin(len(source), table.done)
         try:
             crew = Crew(work, self._options.workers)
@@ -246,6 +223,33 @@ class _Packing:
             self._report.say(f"{what} {printable(source.name(answer.sample))}: {why}{more}")
 
 
+class _StoppedByHand:
+    """Ctrl-C while samples are packed, raised where the packer asks for it.
+
+    Raised at any time, it could strike in a callback or a finalizer, where Python reports it and goes on.
+    """
+
+    def __init__(self) -> None:
+        self._is_due = False
+        self._before: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._is_due = True
+        signal.signal(number, signal.default_int_handler)  # a second Ctrl-C strikes at once
+
+    def __call__(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
+        if self._is_due:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """Restore the handler that Ctrl-C had before."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+
 def _check(spec: SourceSpec, options: Options) -> None:
     """Raise `PackError` for what is not packed."""
     for part in spec.parts():
@@ -263,18 +267,15 @@ def _check(spec: SourceSpec, options: Options) -> None:
             "rows of numbers are read where they are",
             usage=True,
         )
-    transcoder, (first, *more) = options.transcoder, columns.values()
-    if (transcoder.max_side or transcoder.side) and any(kind.is_spatial for kind in more):
+    transcoder, (first, *more) = options.transcoder, columns
+    spatial = [name for name in more if columns[name].is_spatial]
+    if (transcoder.max_side or transcoder.side) and spatial:
         option = "--side" if transcoder.side else "--max-side"
         raise PackError(
-            f"{option} makes images smaller but not {_spatial(columns)}: leave out one of the two", usage=True
+            f"{option} makes images smaller but not {', '.join(spatial)}: leave out one of the two", usage=True
         )
-    if transcoder.pixels and not isinstance(first, Image):
+    if transcoder.pixels and not isinstance(columns[first], Image):
         raise PackError(f"--form pixels: {spec.place} has no images", usage=True)
-
-
-def _spatial(columns: Record) -> str:
-    return ", ".join([name for name, kind in columns.items() if kind.is_spatial][1:])
 
 
 def _packed_columns(spec: SourceSpec) -> Record:

@@ -1,4 +1,4 @@
-"""The growing shards of a dataset that is being packed.
+"""The growing shards of a dataset that is being packed, and the index of all records, which completes it.
 
 Records are appended to one unfinished file, in the order of the source. At its full size the file is synced and
 renamed, so a finished name means a whole shard. After a kill, the next run reads the finished shards by their heads and
@@ -8,42 +8,38 @@ record, even a skipped one, so the records say where to go on.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from prepserver.pack.errors import PackError
 from prepserver.protocol.packed import HEAD_BYTES, SKIPPED, BrokenRecordError, Head, is_whole, read_head, sample_crc
-from prepserver.source.readers.packed import SHARD_PATTERN, shard_name
+from prepserver.source import Source
+from prepserver.source.container import write_container
+from prepserver.source.files import FileTable
+from prepserver.source.readers.packed import INDEX_KEY, SHARD_PATTERN, index_name, shard_name
 
 UNFINISHED = "unfinished.shard"
 
 
 class Table:
-    """Where the records are.
-
-    Attributes:
-        samples: Number in the source of each sample that is served.
-        shards: Shard of each of these samples.
-        offsets: Offset in the shard of its first record, in bytes.
-        lengths: Bytes of its records.
-        crcs: Its `sample_crc`.
-        kinds: Number of samples by the kind of their image's record.
-        image_bytes: Bytes of all images together.
-        done: Samples of the source that have a record.
-    """
+    """Where the records are."""
 
     def __init__(self) -> None:
+        # Of each sample that is served: its number in the source, its shard, the offset there of its first record, the
+        # bytes of its records, and its `sample_crc`.
         self.samples = array("Q")
         self.shards = array("I")
         self.offsets = array("Q")
         self.lengths = array("I")
         self.crcs = array("I")
-        self.kinds: Counter[int] = Counter()
+        self.kinds: Counter[int] = Counter()  # samples by the kind of their image's record
         self.image_bytes = 0
-        self.done = 0
+        self.done = 0  # samples of the source that have a record
 
     def add(self, heads: list[Head], shard: int, offset: int) -> None:
         """Note the records of the next sample."""
@@ -61,16 +57,10 @@ class Table:
 
 
 class ShardWriter:
-    """Appends records.
+    """Appends records; a sample has one for each column.
 
-    Args:
-        folder: Folder of the dataset.
-        shard_bytes: A shard is finished when the next sample would make it larger than this.
-        columns: Records of a sample.
-
-    Attributes:
-        table: All records, those of earlier runs included.
-        sizes: Bytes of each finished shard.
+    A shard is finished when the next sample would make it larger than `shard_bytes`. The `table` has all records, those
+    of earlier runs included, and `sizes` the bytes of each finished shard.
 
     Raises:
         PackError: A finished shard is damaged.
@@ -92,11 +82,7 @@ class ShardWriter:
         os.ftruncate(self._file, self._end)
 
     def append(self, records: bytes) -> None:
-        """Write the records of the next sample.
-
-        Raises:
-            OSError: No space; what was written before is safe.
-        """
+        """Write the records of the next sample; after an `OSError`, what was written before is safe."""
         if self._end and self._end + len(records) > self._shard_bytes:
             self._finish()
         view, at = memoryview(records), self._end
@@ -114,6 +100,31 @@ class ShardWriter:
             self._finish()
         self.close()
         (self._folder / UNFINISHED).unlink()
+
+    def write_index(self, source: Source, held: Mapping[str, Any], notes: Mapping[str, Any]) -> Path:
+        """Write the index of the finished shards and return its path.
+
+        Labels and names come from the `source`. `held`, of `columns_meta`, says what the records hold; people may read
+        in `notes` how they were packed.
+        """
+        names, table = FileTable(), self.table
+        for sample in table.samples:
+            folder, slash, name = os.fsencode(source.name(sample)).rpartition(b"/")
+            names.add(folder + slash, name, source.label(sample))
+        places = (table.shards, table.offsets, table.lengths, table.crcs)
+        meta, sections = names.contents(source.classes(), more=places)
+        digest = hashlib.sha256(meta["content_digest"].encode())
+        for column in places:
+            digest.update(column)
+        pack_digest = digest.hexdigest()
+        meta |= {"key": INDEX_KEY, "pack_digest": pack_digest, "shards": self.sizes, **held, "packed": notes}
+        path = self._folder / index_name(pack_digest)
+        write_container(path, meta, sections)
+        # Containers are private, as files of a user's cache; a dataset has the mode of its owner's umask.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(path, 0o666 & ~mask)
+        return path
 
     def close(self) -> None:
         """Close the unfinished shard, which stays for the next run."""

@@ -1,17 +1,13 @@
 """One encoded image to one record: without loss by libjpeg, encoded again by Pillow, as pixels, or as it is.
 
-libjpeg, here through a compiled kernel or as the program jpegtran, moves the coefficients of a JPEG, also of a
-progressive one, into a new scan with restart markers, so the pixels stay the same. Pillow decodes and encodes again.
-What neither can do, or what they complain about, is kept unchanged: a dataset may hold anything, and is served packed
-as it would be served unpacked.
+libjpeg, through a compiled kernel, moves the coefficients of a JPEG, also of a progressive one, into a new scan with
+restart markers, so the pixels stay the same. Pillow decodes and encodes again. What neither can do, or what they
+complain about, is kept unchanged: a dataset may hold anything, and is served packed as it would be served unpacked.
 """
 
 from __future__ import annotations
 
 import io
-import os
-import shutil
-import subprocess
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +25,9 @@ from prepserver.transform.rows import opened
 from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
 from prepserver.transform.stored import stored_bytes
 
-KERNEL = "kernel"
-"""Instead of the path of jpegtran: libjpeg is called in this process, by `Kernels.rewrite`."""
-
 KEEP_QUALITY = 0
 """Instead of a quality from 1 to 100: keeps the quantisation tables and the subsampling of each original."""
 
-_JPEGTRAN_TIMEOUT_S = 120
 # Coefficients of all components are in memory at once: about 6 bytes a pixel.
 _MAX_PIXELS = 1 << 27
 _PILLOW_SUBSAMPLINGS = {0: (8, 8), 1: (8, 16), 2: (16, 16)}
@@ -44,23 +36,14 @@ _ENDINGS = {b"\x89PNG": "PNG", b"RIFF": "WebP", b"GIF8": "GIF", b"BM": "BMP", b"
 
 @dataclass(frozen=True, slots=True)
 class Transcoder:
-    """How images are transcoded.
+    """How images are transcoded."""
 
-    Attributes:
-        lossless: `KERNEL`, or the path of jpegtran; None to encode everything again by Pillow.
-        segment_mcus: Most MCUs in a segment, 1 to 8.
-        quality: Quality at which Pillow encodes, 1 to 100 or `KEEP_QUALITY`.
-        max_side: Longest side in pixels; Pillow makes larger JPEGs smaller. None for no limit.
-        pixels: Decode images, and store them in this form, one of `PIXEL_UNITS`; None to store JPEGs.
-        side: The shorter side of stored pixels, of images that have more. None keeps each one's size.
-    """
-
-    lossless: str | None
-    segment_mcus: int = 4
-    quality: int = KEEP_QUALITY
-    max_side: int | None = None
-    pixels: str | None = None
-    side: int | None = None
+    lossless: bool  # move coefficients, by the compiled kernels; False to encode everything again by Pillow
+    segment_mcus: int = 4  # most MCUs in a segment, 1 to 8
+    quality: int = KEEP_QUALITY  # quality at which Pillow encodes, 1 to 100 or `KEEP_QUALITY`
+    max_side: int | None = None  # Longest side in pixels; Pillow makes larger JPEGs smaller. None for no limit.
+    pixels: str | None = None  # decode images, and store them in this form, one of `PIXEL_UNITS`; None to store JPEGs
+    side: int | None = None  # The shorter side of stored pixels, of images that have more. None keeps each one's size.
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -68,7 +51,7 @@ class Transcoder:
         if self.pixels is not None:
             return {"form": "pixels", "pixels": self.pixels, "side": self.side}
         return {
-            "transcoder": "pillow" if self.lossless is None else "jpegtran",  # either way gives the same bytes
+            "transcoder": "jpegtran" if self.lossless else "pillow",  # that program, once used, made the same bytes
             "segment_mcus": self.segment_mcus,
             "quality": self.quality,
             "max_side": self.max_side,
@@ -93,16 +76,6 @@ class _Unable(Exception):
     """This image cannot be transcoded; the text says why."""
 
 
-def find_lossless() -> str | None:
-    """Return `KERNEL` if the compiled kernels are there, else the path of jpegtran; None if that is not installed."""
-    return KERNEL if native.kernels() is not None else find_jpegtran()
-
-
-def find_jpegtran() -> str | None:
-    """Return the path of jpegtran, of libjpeg-turbo or another; None if it is not installed."""
-    return shutil.which("jpegtran")
-
-
 def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
     """Return the record of an encoded image, `data`, which has the number `sample` in the source."""
     try:
@@ -110,11 +83,11 @@ def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
             return Transcoded(_decoded(sample, data, transcoder.pixels, transcoder.side), "pixels")
         kind = _transcodable(data)
         smaller = transcoder.max_side is not None and max(kind.header.height, kind.header.width) > transcoder.max_side
-        if transcoder.lossless is None or smaller:
-            jpeg, how = _encoded_again(data, transcoder), "re-encoded"
-        else:
+        if transcoder.lossless and not smaller:
             interval = interval_of(kind.header.width, kind.unit[1], transcoder.segment_mcus)
-            jpeg, how = _rearranged(data, transcoder.lossless, interval), "lossless"
+            jpeg, how = _rearranged(data, interval), "lossless"
+        else:
+            jpeg, how = _encoded_again(data, transcoder), "re-encoded"
         record = record_of(sample, jpeg, kind.header.orientation)
         if record is None:
             raise _Unable("unusual sampling")
@@ -153,44 +126,13 @@ def _transcodable(data: bytes) -> Kind:
     return kind
 
 
-def _rearranged(data: bytes, lossless: str, interval: int) -> bytes:
+def _rearranged(data: bytes, interval: int) -> bytes:
     """Return a JPEG with the same coefficients in one scan with a restart marker every `interval` MCUs."""
-    if lossless != KERNEL:
-        return _by_program(data, lossless, interval)
     kernels = native.kernels()
     made = None if kernels is None else kernels.rewrite(data, interval)
     if made is None:
         raise _Unable("damaged")
     return made
-
-
-def _by_program(data: bytes, jpegtran: str, interval: int) -> bytes:
-    # Files in memory at both ends: with pipes, Python would have to copy the bytes.
-    with (
-        open(os.memfd_create("jpeg-in"), "w+b", buffering=0) as given,
-        open(os.memfd_create("jpeg-out"), "w+b", buffering=0) as made,
-    ):
-        given.write(data)
-        given.seek(0)
-        try:
-            ended = subprocess.run(
-                [jpegtran, "-copy", "none", "-optimize", "-restart", f"{interval}B"],
-                stdin=given,
-                stdout=made,
-                stderr=subprocess.DEVNULL,
-                timeout=_JPEGTRAN_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise _Unable("jpegtran takes too long") from None
-        if ended.returncode < 0:
-            raise _Unable(f"jpegtran died of signal {-ended.returncode}")
-        if ended.returncode:
-            # After a warning it exits with 2 and has written a JPEG, but not with the pixels that a reader of the
-            # damaged original would see.
-            raise _Unable("damaged")
-        made.seek(0)
-        return made.read()
 
 
 def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:

@@ -10,13 +10,13 @@ import json
 import math
 import struct
 import zipfile
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from prepserver.pipeline.kinds import ITEM_BYTES, Shape
 
-_MAX_HEADER_BYTES = {"npy": 10_000, "safetensors": 100 << 20}
+_MAX_NPY_HEADER_BYTES, _MAX_SAFETENSORS_HEADER_BYTES = 10_000, 100 << 20
 _NPY = {"|b1": "bool", "|u1": "uint8", "|i1": "int8"} | {
     f"<{kind[0]}{size}": f"{kind}{8 * size}" for kind in ("uint", "int", "float") for size in (2, 4, 8)
 }
@@ -33,17 +33,11 @@ class BadArrayError(Exception):
 
 
 class StoredArray(NamedTuple):
-    """An array in a file: C order, little-endian.
-
-    Attributes:
-        shape: Its shape.
-        dtype: One of `prepserver.pipeline.kinds.ITEM_BYTES`.
-        offset: Where its first byte lies in the file.
-    """
+    """An array in a file: C order, little-endian."""
 
     shape: Shape
-    dtype: str
-    offset: int
+    dtype: str  # one of `prepserver.pipeline.kinds.ITEM_BYTES`
+    offset: int  # where its first byte lies in the file
 
     @property
     def nbytes(self) -> int:
@@ -77,18 +71,14 @@ def stored_arrays(path: str, file: IO[bytes]) -> dict[str, StoredArray]:
     return found
 
 
-def _npy(file: IO[bytes]) -> dict[str, StoredArray]:
-    return {"": _npy_header(file)}
-
-
-def _npy_header(file: IO[bytes]) -> StoredArray:
+def _npy(file: IO[bytes]) -> StoredArray:
     """Read a header; the offset is where the file stands afterwards."""
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
         raise BadArrayError("is no .npy file, or damaged: it does not begin as one")
     digits = 2 if magic[6] == 1 else 4
     length = int.from_bytes(file.read(digits), "little")
-    if length > _MAX_HEADER_BYTES["npy"]:
+    if length > _MAX_NPY_HEADER_BYTES:
         raise BadArrayError(f"is damaged: its header has {length} bytes")
     text = file.read(length)
     try:
@@ -116,19 +106,17 @@ def _npz(file: IO[bytes]) -> dict[str, StoredArray]:
                 name = member.filename.removesuffix(".npy")
                 if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                     raise BadArrayError(
-                        f"is compressed (array {name!r}), so no row can be read alone; save it with numpy.savez, or "
-                        "as .npy files"
+                        f"is compressed (array {name!r}), so no row can be read alone; save it with numpy.savez "
+                        "(not savez_compressed), or as .npy files"
                     )
                 file.seek(member.header_offset + _ZIP_LENGTHS_AT)
                 lengths = struct.unpack("<HH", file.read(4))
                 begin = member.header_offset + _ZIP_LENGTHS_AT + 4 + sum(lengths)
-                with archive.open(member) as inner:
-                    array = _named(name, partial(_npy_header, inner))
-                    if array.offset + array.nbytes > member.file_size:
-                        raise BadArrayError(
-                            f"is damaged: array {name!r} does not fit into its {member.file_size} bytes"
-                        )
-                    found[name] = array._replace(offset=begin + array.offset)
+                with archive.open(member) as inner, _naming(name):
+                    array = _npy(inner)
+                if array.offset + array.nbytes > member.file_size:
+                    raise BadArrayError(f"is damaged: array {name!r} does not fit into its {member.file_size} bytes")
+                found[name] = array._replace(offset=begin + array.offset)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error) as error:
         raise BadArrayError(f"is damaged, or no .npz file: {error}") from error
     return found
@@ -136,7 +124,7 @@ def _npz(file: IO[bytes]) -> dict[str, StoredArray]:
 
 def _safetensors(file: IO[bytes]) -> dict[str, StoredArray]:
     length = int.from_bytes(file.read(8), "little")
-    if length > _MAX_HEADER_BYTES["safetensors"]:
+    if length > _MAX_SAFETENSORS_HEADER_BYTES:
         raise BadArrayError(f"is damaged, or no .safetensors file: its header has {length} bytes")
     try:
         header: dict[str, Any] = json.loads(file.read(length))
@@ -152,17 +140,18 @@ def _safetensors(file: IO[bytes]) -> dict[str, StoredArray]:
     for name, (dtype, shape, begin, end) in places.items():
         if not isinstance(begin, int) or begin < 0 or not isinstance(shape, list):
             raise BadArrayError("is damaged: its header is not one")
-        found[name] = _named(
-            name, partial(_stored, tuple(shape), _SAFE.get(str(dtype), "?"), dtype, 8 + length + begin)
-        )
+        with _naming(name):
+            found[name] = _stored(tuple(shape), _SAFE.get(str(dtype), "?"), dtype, 8 + length + begin)
         if end != begin + found[name].nbytes:
             raise BadArrayError(f"is damaged: array {name!r} has another size than its shape says")
     return found
 
 
-def _named(name: str, read: Callable[[], StoredArray]) -> StoredArray:
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Put the name of an array before what is wrong with it."""
     try:
-        return read()
+        yield
     except BadArrayError as error:
         raise BadArrayError(f"holds array {name!r}, which {error}") from None
 
@@ -176,7 +165,7 @@ def _stored(shape: tuple[Any, ...], dtype: str, given: object, offset: int) -> S
 
 
 _FORMATS: dict[str, Callable[[IO[bytes]], dict[str, StoredArray]]] = {
-    ".npy": _npy,
+    ".npy": lambda file: {"": _npy(file)},
     ".npz": _npz,
     ".safetensors": _safetensors,
 }

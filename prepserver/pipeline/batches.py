@@ -72,29 +72,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """The batches of one rank over positions [start, stop): an epoch, or what is left of a resumed one.
+    """The batches of one rank over positions [start, stop): an epoch, or what is left of a resumed one."""
 
-    Attributes:
-        start: First position.
-        stop: One past the last position.
-        batch_size: Rows in a full batch of one rank.
-        drop_last: Leave out rows that do not fill a round, as DataLoader and DistributedSampler do.
-        rank: This process, 0 <= rank < world_size.
-        world_size: Processes that share the epoch.
-        uneven: The last position holds no sample in some shards.
-        short: The last position holds no sample in this shard.
-        crossing: Batches cross the end of the epoch.
-    """
-
-    start: int
-    stop: int
-    batch_size: int
-    drop_last: bool = False
-    rank: int = 0
-    world_size: int = 1
-    uneven: bool = False
-    short: bool = False
-    crossing: bool = False
+    start: int  # first position
+    stop: int  # one past the last position
+    batch_size: int  # rows in a full batch of one rank
+    drop_last: bool = False  # leave out rows that do not fill a round, as DataLoader and DistributedSampler do
+    rank: int = 0  # this process, 0 <= rank < world_size
+    world_size: int = 1  # processes that share the epoch
+    uneven: bool = False  # the last position holds no sample in some shards
+    short: bool = False  # the last position holds no sample in this shard
+    crossing: bool = False  # batches cross the end of the epoch
 
     @property
     def end(self) -> int:
@@ -174,12 +162,6 @@ class BatchLine:
         shard: Which part of the samples; positions count within the shard.
         batching: Whether batches cross the ends of epochs.
 
-    Attributes:
-        n: Positions of an epoch.
-        plan: The current epoch, or what a resumed job has left of it.
-        number: Batches of `plan` that this rank has had.
-        full_epoch: An epoch from its first to its last position.
-
     Raises:
         ValueError: An epoch would have no batch, or the numbers contradict each other.
     """
@@ -204,7 +186,7 @@ class BatchLine:
             raise ValueError(f"batch_size = {batch_size}: a batch has at least one row")
         if not epoch_start <= position <= epoch_start + n:
             raise ValueError(f"position {position} is not in the epoch [{epoch_start}, {epoch_start + n}]")
-        self.n = n
+        self.n = n  # positions of an epoch
         self.epoch_start = epoch_start
         uneven, short = shard.is_uneven(samples), shard.is_short(samples)
         crossing = batching == "shuffle-repeat-batch"
@@ -219,7 +201,7 @@ class BatchLine:
                 f"{_of(shard)}: batches that cross epochs would pass over some"
             )
         self._shape = (batch_size, drop_last, rank, world_size, uneven, short, crossing)
-        self.full_epoch = EpochPlan(0, n, *self._shape)
+        self.full_epoch = EpochPlan(0, n, *self._shape)  # an epoch from its first to its last position
         if len(self.full_epoch) == 0:
             raise ValueError(
                 f"an epoch of {samples} samples has no batch of batch_size = {batch_size} for "
@@ -227,11 +209,12 @@ class BatchLine:
             )
         if samples < world_size * shard.count:
             raise ValueError(f"{samples} samples cannot be dealt to world_size = {world_size} ranks{_of(shard)}")
+        # The current epoch, or what a resumed job has left of it.
         self.plan = EpochPlan(position, epoch_start + n, *self._shape)
         self._count = len(self.plan)  # needed for every batch, in the daemon and in the client
         if not 0 <= rounds <= self._count:
             raise ValueError(f"rounds = {rounds} of an epoch with {self._count} batches left")
-        self.number = rounds
+        self.number = rounds  # batches of `plan` that this rank has had
         self._next: Batch | None = None  # computed once, peeked at many times
         self._skip_empty()
 

@@ -21,17 +21,11 @@ MAX_PATH_CHARS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a pipeline.
+    """The head of a pipeline."""
 
-    Attributes:
-        count: Ops after `Decode` that belong to it.
-        digest: Names it, and its `Decode`; equal for equal heads.
-        names: Its ops, for people.
-    """
-
-    count: int
-    digest: str
-    names: tuple[str, ...]
+    count: int  # ops after `Decode` that belong to it
+    digest: str  # names it, and its `Decode`; equal for equal heads
+    names: tuple[str, ...]  # its ops, for people
 
 
 def head_of(pipeline: Pipeline) -> Head:
@@ -45,19 +39,12 @@ def head_of(pipeline: Pipeline) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A cache that a job asks for.
+    """A cache that a job asks for."""
 
-    Attributes:
-        form: What it holds.
-        head: Digest of the head; empty for encoded samples.
-        ops: Names of the head's ops, for people.
-        folder: The folder of its file; None for memory.
-    """
-
-    form: Form
-    head: str = ""
-    ops: tuple[str, ...] = ()
-    folder: str | None = None
+    form: Form  # what it holds
+    head: str = ""  # digest of the head; empty for encoded samples
+    ops: tuple[str, ...] = ()  # names of the head's ops, for people
+    folder: str | None = None  # the folder of its file; None for memory
 
 
 def wanted(cache: str, pipeline: Pipeline) -> Wanted | None:

@@ -1,7 +1,8 @@
 """Checks of single parameters: each returns the canonical value or raises `SpecError`, which names the parameter.
 
-A spec is checked in the client where it is written, and again in the daemon where it arrives. These checks know types
-and ranges only, nothing of images. Their `field` is the name of the parameter that the error blames.
+A spec is checked in the client where it is written, and again in the daemon where it arrives. The `field`
+of a check is the name of the parameter that the error blames. The last two compare a parameter with the image that it
+meets; all others know types and ranges only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ from enum import Enum
 
 from prepserver.pipeline.errors import SpecError
 
+Floats = Sequence[float]
+FloatOrFloats = float | Floats
+Ints = Sequence[int]
+IntOrInts = int | Ints
+Interpolation = str | Enum
+"""The name of a way to make pixels between pixels, or torchvision's ``InterpolationMode`` of that name."""
+
 INTERPOLATIONS = ("bilinear", "bicubic")
 WARPS = ("nearest", "bilinear")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 DTYPES = ("uint8", "float16", "float32")
 
+MAX_CODE_CHARS = 64
 MAX_COLUMN_CHARS = 24
 """Of a column's name: a field of a ring has 32, and views number theirs."""
 
@@ -76,6 +85,13 @@ def name(field: str, value: object) -> str:
     return value
 
 
+def code(value: object) -> str:
+    """Return the parameter ``code``: the hex digest of a plug-in's code or of a file; empty for whatever is loaded."""
+    if not isinstance(value, str) or len(value) > MAX_CODE_CHARS or not (value.isalnum() or not value):
+        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or nothing")
+    return value
+
+
 def interpolation(field: str, value: object, options: Sequence[str] = INTERPOLATIONS) -> str:
     """Return the name of a way to resize or to warp: the name itself, or a torchvision ``InterpolationMode``."""
     return choice(field, value.value if isinstance(value, Enum) else value, options)
@@ -108,6 +124,11 @@ def items(field: str, value: object, lengths: Sequence[int]) -> tuple[object, ..
     return tuple(value)
 
 
+def items_or_one(field: str, value: object, lengths: Sequence[int]) -> tuple[object, ...]:
+    """Return the items of a list or tuple of one of `lengths`, or any other value as the only item."""
+    return items(field, value, lengths) if isinstance(value, list | tuple) else (value,)
+
+
 def number_range(field: str, value: object, low: float, high: float) -> tuple[float, float]:
     """Return (least, greatest), two numbers within [low, high], in that order."""
     first, second = (number(field, item, low, high) for item in items(field, value, (2,)))
@@ -138,19 +159,22 @@ def side(field: str, value: object) -> int:
     return integer(field, value, 1, MAX_SIDE_PX)
 
 
+def channels(field: str, value: object) -> int:
+    """Return a number of channels, 1 or 3."""
+    if integer(field, value, 1, 3) == 2:
+        raise SpecError(field, value, "must be 1 or 3")
+    return integer(field, value, 1, 3)
+
+
 def size(field: str, value: object) -> tuple[int, int]:
     """Return (height, width); one int, alone or in a list, means a square (as torchvision's crops)."""
-    if isinstance(value, list | tuple):
-        sides = [side(field, item) for item in items(field, value, (1, 2))]
-        return sides[0], sides[-1]
-    square = side(field, value)
-    return square, square
+    sides = [side(field, item) for item in items_or_one(field, value, (1, 2))]
+    return sides[0], sides[-1]
 
 
 def padding(field: str, value: object) -> tuple[int, int, int, int]:
     """Return (left, top, right, bottom) from torchvision's one, two (left/right, top/bottom) or four values."""
-    given = items(field, value, (1, 2, 4)) if isinstance(value, list | tuple) else (value,)
-    sides = [integer(field, item, 0, MAX_SIDE_PX) for item in given]
+    sides = [integer(field, item, 0, MAX_SIDE_PX) for item in items_or_one(field, value, (1, 2, 4))]
     left, top = sides[0], sides[1 % len(sides)]
     return left, top, sides[2 % len(sides)], sides[3 % len(sides)]
 
@@ -159,8 +183,7 @@ def fill(field: str, value: object) -> tuple[float, ...]:
     """Return the colour of padding: one number for all channels, or one for each of three; None means 0."""
     if value is None:
         return (0.0,)
-    given = items(field, value, (1, 3)) if isinstance(value, list | tuple) else (value,)
-    return tuple(number(field, item) for item in given)
+    return tuple(number(field, item) for item in items_or_one(field, value, (1, 3)))
 
 
 def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "fill") -> None:

@@ -6,17 +6,17 @@ use the same source in different compositions share its listing.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record
-from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.source import SourceSpec, short
 from prepserver.pipeline.spec import Codes
+
+Sources = Sequence[SourceSpec]
 
 MAX_SOURCES = 64
 """In all of a composition, those inside others included."""
@@ -27,32 +27,47 @@ MAX_DEPTH = 8
 MAX_WIRE_BYTES = 16 << 10
 """As JSON. Workers are told of a source, with other things, in a message of 64 KiB."""
 
-_PLACE_CHARS = 200
+
+class Pattern(NamedTuple):
+    """Sources take turns in a pattern; one that ends begins again.
+
+    Attributes:
+        sources: The number of the source of each place of a period.
+        start: The first sample of each source.
+        length: Number of samples; None for whole periods until each source has ended once.
+    """
+
+    sources: tuple[int, ...] = (0,)
+    start: int = 0
+    length: int | None = None
 
 
-@dataclass(frozen=True, init=False)
+class Blocks(NamedTuple):
+    """Blocks of `block_length` samples from `cycle_length` sources in turn, each sample once."""
+
+    cycle_length: int = 1
+    block_length: int = 1
+
+
 class Composed(SourceSpec):
     """A source of samples of other sources.
 
     A subclass's constructor takes ``sources``, or ``source`` if there is only one, as its first parameter.
 
-    Attributes:
-        sources: What it is composed of; on the wire a list of their maps.
+    Raises:
+        SpecError: Something is no source, columns differ, or the composition is too large.
     """
 
     sources: tuple[SourceSpec, ...]
 
-    def _compose(self, sources: object, **values: object) -> None:
-        """Set the fields of a frozen record, from within `__init__` only.
-
-        Raises:
-            SpecError: Something is no source, columns differ, or the composition is too large.
-        """
+    def __init__(self, sources: Sources) -> None:
+        # Subclasses call this last, because it measures the whole spec.
         if not isinstance(sources, list | tuple) or not sources:
             raise SpecError("sources", sources, "must be a list of sources, such as [ImageFolder(a), ImageFolder(b)]")
         if len(sources) > MAX_SOURCES:
             raise SpecError("sources", len(sources), f"are more than {MAX_SOURCES}")
-        self._keep(sources=tuple(_source(number, each) for number, each in enumerate(sources)), **values)
+        # What it is composed of; on the wire a list of their maps.
+        self.sources = tuple(_source(number, each) for number, each in enumerate(sources))
         _check_columns(self.sources)
         if (depth := _depth(self)) > MAX_DEPTH:
             raise SpecError("sources", depth, f"lie deeper inside each other than {MAX_DEPTH}")
@@ -70,9 +85,15 @@ class Composed(SourceSpec):
 
     @property
     def place(self) -> str:
-        """Its name and the places of its sources, cut to `_PLACE_CHARS`."""
-        text = f"{type(self).__name__}({', '.join(dict.fromkeys(each.place for each in self.sources))})"
-        return text if len(text) <= _PLACE_CHARS else text[: _PLACE_CHARS - 3] + "..."
+        """Its name and the places of its sources."""
+        return short(f"{type(self).__name__}({', '.join(dict.fromkeys(each.place for each in self.sources))})")
+
+    def turns(self, lengths: Sequence[int]) -> Pattern | Blocks:
+        """Return how its sources, which have so many samples, take turns; by default one after the other.
+
+        Nobody asks where a listing says which samples are chosen.
+        """
+        return Blocks()
 
     def parts(self) -> Iterator[SourceSpec]:
         """As `SourceSpec.parts`."""
@@ -87,9 +108,7 @@ class Composed(SourceSpec):
 
     def with_code(self, codes: Codes) -> Self:
         """As `Spec.with_code`."""
-        found = copy.copy(self)
-        found._keep(sources=tuple(each.with_code(codes) for each in self.sources))
-        return found
+        return self.replaced(sources=tuple(each.with_code(codes) for each in self.sources))
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -108,8 +127,8 @@ def _source(number: int, given: object) -> SourceSpec:
         try:
             return source_from_wire(given)
         except SpecError as error:
-            field = error.field.removeprefix("source").removeprefix(".")
-            raise SpecError(".".join(filter(None, (f"sources[{number}]", field))), error.value, error.reason) from None
+            field = error.field.replace("source", f"sources[{number}]", 1)
+            raise SpecError(field, error.value, error.reason) from None
     if not isinstance(given, SourceSpec):
         raise SpecError(f"sources[{number}]", given, "must be a source, such as ImageFolder(root)")
     return given

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, ClassVar, Self
 
 from prepserver.pipeline import checks
@@ -31,6 +32,9 @@ from prepserver.pipeline.kinds import (
 from prepserver.pipeline.record import Record, with_index
 from prepserver.pipeline.spec import Codes, Role, Spec
 
+Columns = Mapping[str, Kind] | list[Any]
+"""Columns as a user declares them, or as `columns_to_wire` gives them."""
+
 MAX_NAME_CHARS = 64
 MAX_PARAMS_BYTES = 8 << 10
 """As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
@@ -45,41 +49,25 @@ KINDS: dict[str, type[Kind]] = {
 """What a column can be declared to be, by name."""
 
 
-def plugin_name(value: object) -> str:
-    """Return the name of a plug-in.
-
-    Raises:
-        SpecError: It is none.
-    """
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable():
-        raise SpecError("name", value, f"must be the name of a plug-in: 1 to {MAX_NAME_CHARS} characters")
-    return value
-
-
-def code(value: object) -> str:
-    """Return the digest of a plug-in's code, empty for whatever is loaded.
-
-    Raises:
-        SpecError: It is none.
-    """
-    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not (value.isalnum() or not value):
-        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or nothing")
-    return value
-
-
 class PluginSpec(Spec):
     """What names a plug-in: an op or a source with a name, parameters for its code, and a digest of the code.
 
-    Attributes:
-        role: What the plug-in is.
-        own: Names of arguments that are no parameters of the plug-in's code.
+    Raises:
+        SpecError: A name, a parameter or the digest is none.
     """
 
-    __slots__ = ()
-    role: ClassVar[Role]
-    own: ClassVar[tuple[str, ...]]
-    name: str
-    code: str
+    role: ClassVar[Role]  # what the plug-in is
+    own: ClassVar[tuple[str, ...]]  # names of arguments that are no parameters of the plug-in's code
+
+    def __init__(self, name: object, params: Mapping[str, object], code: object) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            reason = f"must be the name of a plug-in: 1 to {MAX_NAME_CHARS} characters"
+            if isinstance(name, type | FunctionType):
+                reason += f'. Write "{name.__name__}"; "{name.__module__}:{name.__name__}" among the plug-ins loads it'
+            raise SpecError("name", name, reason)
+        self.name = name
+        self.params = _parameters(params, self.own)  # for its code
+        self.code = checks.code(code)  # digest of the code that is meant; empty for whatever is loaded
 
     def with_code(self, codes: Codes) -> Self:
         """As `Spec.with_code`."""
@@ -95,9 +83,7 @@ class PluginSpec(Spec):
         if self.code not in ("", found):
             reason = f"is not the code that is loaded: {self.role} plug-in {self.name!r} has {found}"
             raise SpecError("code", self.code, reason)
-        wire = self.to_wire()
-        del wire[self.wire_key]
-        return self.from_params(wire | {"code": found})
+        return self.replaced(code=found)
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -112,15 +98,11 @@ class PluginSpec(Spec):
         given = params["params"]
         if not isinstance(given, Mapping):
             raise SpecError("params", given, "must be a map of names to values")
-        return cls(params["name"], **parameters(given, cls.own), **{field: params[field] for field in cls.own})  # type: ignore[call-arg]
+        return cls(params["name"], **_parameters(given, cls.own), **{field: params[field] for field in cls.own})
 
 
-def parameters(given: Mapping[str, object], reserved: tuple[str, ...]) -> dict[str, Any]:
-    """Return the parameters of a plug-in, sorted by name: numbers, strings, bools, None, and lists of these.
-
-    Raises:
-        SpecError: A name is taken or no identifier, or a value is something else.
-    """
+def _parameters(given: Mapping[str, object], reserved: tuple[str, ...]) -> dict[str, Any]:
+    """Return the parameters of a plug-in, sorted by name: numbers, strings, bools, None, and lists of these."""
     for name in given:
         if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_NAME_CHARS or name in reserved:
             taken = f" and none of {', '.join(reserved)}"
@@ -189,18 +171,12 @@ def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ..
     return tuple(checks.integer(field, side, 1, _MAX_SIDE) for side in sides)
 
 
-def _channels(field: str, value: object) -> int:
-    if checks.integer(field, value, 1, 3) == 2:
-        raise SpecError(field, value, "must be 1 or 3")
-    return checks.integer(field, value, 1, 3)
-
-
 _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "size": lambda field, value, _: None if value is None else checks.size(field, value),
     "count": lambda field, value, _: None if value is None else checks.side(field, value),
     "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
     "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
-    "channels": lambda field, value, _: _channels(field, value),
+    "channels": lambda field, value, _: checks.channels(field, value),
     "dtype": checks.choice,
     "shape": _shape,
 }

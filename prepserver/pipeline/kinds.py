@@ -35,7 +35,7 @@ class Kind:
     """One column's values.
 
     Attributes:
-        is_spatial: The values hang on a plane of pixels: ops that move pixels change them, and every view has its own.
+        is_spatial: The values lie on a plane of pixels: ops that move pixels change them, and every view has its own.
         blank: What fills a row that holds no sample.
     """
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.errors import SpecError, within
 from prepserver.pipeline.kinds import Image, Kind, Spatial
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
+
+OpLike = Op | Mapping[str, Any]
+"""An op, or the map that `Op.to_wire` gives."""
+
+Ops = Sequence[OpLike]
 
 MAX_INNER = 32
 _MAX_DEPTH = 2
@@ -26,10 +32,8 @@ def inner(field: str, value: object) -> Op:
     if isinstance(value, Mapping):
         from prepserver.pipeline.ops import op_from_wire  # the registry imports the ops, which import this module
 
-        try:
+        with within(field):
             value = op_from_wire(value)
-        except SpecError as error:
-            raise SpecError(f"{field}.{error.field}", error.value, error.reason) from None
     if not isinstance(value, Op) or not value.nests:
         raise SpecError(field, value, "must be an op that names no column by itself, and may stand in another")
     return value
@@ -40,13 +44,8 @@ def _depth(op: Op) -> int:
 
 
 class Nesting(Op):
-    """An op that holds ops.
+    """An op that holds ops."""
 
-    Attributes:
-        transforms: The ops.
-    """
-
-    __slots__ = ()
     moves = True
     transforms: tuple[Op, ...]
 
@@ -64,10 +63,8 @@ class Nesting(Op):
         for ops in self.outcomes():
             result = record
             for op in ops:
-                try:
+                with within("transforms"):
                     result = op.after(result)
-                except SpecError as error:
-                    raise SpecError(f"transforms.{error.field}", error.value, error.reason) from None
             results.append(result)
         first, *others = results
         return {name: self._either(kind, [other[name] for other in others]) for name, kind in first.items()}

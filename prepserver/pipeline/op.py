@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
 from prepserver.pipeline.record import Record
-from prepserver.pipeline.source import check_absolute
-from prepserver.pipeline.spec import Spec
+from prepserver.pipeline.spec import FILE, Codes, Spec, digest_of
+
+MAX_FILE_BYTES = 256 << 20
+"""Of a file that an op reads: each worker keeps in memory what it holds."""
 
 
 class Op(Spec):
     """A step of a pipeline.
 
     Each method raises `SpecError` where the op cannot follow what comes before it; the error's field is the parameter.
-
-    Attributes:
-        moves: The op moves pixels, and with them everything on the same plane.
-        needs_uint8: The op mixes pixel values, which must still be bytes.
-        is_fixed: What the op makes of an image depends on the image alone and is again uint8, so a cache may hold it.
-        views: How many views of a sample it makes; 0 for as many as there are.
-        partners: How many other samples it mixes with each; which ones follows from the sample, the pass and the view.
-        nests: The op can be part of another op: it names no column by itself, and a stage does it.
-        paths: Parameters that are paths of files on the daemon's machine. What such a file holds is part of what the op
-            is; the parameter ``code`` has its digest, see `Spec.with_code`.
     """
 
-    __slots__ = ()
     wire_key = "op"
-    moves: ClassVar[bool] = False
-    needs_uint8: ClassVar[bool] = False
+    moves: ClassVar[bool] = False  # the op moves pixels, and with them everything on the same plane
+    # The size of what it makes differs from sample to sample, whatever the size before it.
+    varies: ClassVar[bool] = False
+    needs_uint8: ClassVar[bool] = False  # the op mixes pixel values, which must still be bytes
+    # What the op makes of an image depends on the image alone and is again uint8, so a cache may hold it.
     is_fixed: ClassVar[bool] = False
-    views: ClassVar[int] = 0
+    views: ClassVar[int] = 0  # how many views of a sample it makes; 0 for as many as there are
+    # How many other samples it mixes with each; which ones follows from the sample, the pass and the view.
     partners: ClassVar[int] = 0
-    nests: ClassVar[bool] = True
-    paths: ClassVar[tuple[str, ...]] = ()
+    nests: ClassVar[bool] = True  # the op can be part of another op: it names no column by itself, and a stage does it
 
-    @classmethod
-    def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """As `Spec.from_params`; paths must be absolute."""
-        check_absolute(cls.paths, params)
-        return super().from_params(params)
+    @property
+    def files(self) -> list[str]:
+        """Paths of the files that it reads."""
+        return [path for name in self.paths if isinstance(path := getattr(self, name), str)]
 
     def image_after(self, image: Image) -> Image:
         """Return what is known of an image after this op, apart from its size. A `fill` of the op must suit it."""
@@ -54,7 +47,7 @@ class Op(Spec):
 
     def size_after(self, size: Size | None) -> Size | None:
         """Return the size of a plane of pixels after this op; None where it differs from sample to sample."""
-        return size
+        return None if self.varies else size
 
     def after(self, record: Record) -> Record:
         """Return what is known of a record after this op. Columns of kinds that it does not touch stay as they are.
@@ -91,16 +84,77 @@ class Op(Spec):
         return dataclasses.replace(kind, size=self.size_after(kind.size)) if isinstance(kind, Spatial) else kind
 
 
-class BoxOp(Op):
-    """A step that changes the boxes of a record, and what there is for each of them.
+class FileOp(Op):
+    """A step that reads files. What they hold is part of what the op is."""
 
-    Attributes:
-        takes_any_form: It may follow `ConvertBoxes`.
-    """
-
-    __slots__ = ()
     nests = False
-    takes_any_form: ClassVar[bool] = False
+    code: str  # digest of their content, see `code_of`; empty for whatever they hold when the job attaches
+
+    def with_code(self, codes: Codes) -> Self:
+        """As `Spec.with_code`, once the files have been read."""
+        digests = [codes.get((FILE, path)) for path in self.files]
+        if not all(digests):
+            return self
+        found = code_of([each for each in digests if each])
+        if self.code not in ("", found):
+            reason = f"is not the content of {' and '.join(self.files)}, which is {found}"
+            raise SpecError("code", self.code, reason)
+        return self.replaced(code=found)
+
+
+def code_of(digests: Sequence[str]) -> str:
+    """Return the code of an op by the digests of its files, in the order of `Op.files`."""
+    return digests[0] if len(digests) == 1 else digest_of(list(digests))
+
+
+class ChanceOp(Op):
+    """An op that is done with a probability."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = checks.probability(p)
+
+
+class CropOp(Op):
+    """An op that makes images of one size: parts of others, perhaps padded or resized."""
+
+    moves = True
+
+    def __init__(self, size: checks.IntOrInts) -> None:
+        self.size = checks.size("size", size)
+
+    def size_after(self, size: Size | None) -> Size | None:
+        """As `Op.size_after`."""
+        return self.size
+
+
+class ResizeOp(Op):
+    """An op that resizes; unless it overrides `size_after`, to another size for each sample."""
+
+    moves = True
+    varies = True
+    needs_uint8 = True
+
+    def __init__(self, interpolation: checks.Interpolation, antialias: bool) -> None:
+        checks.antialias(antialias)
+        self.interpolation = checks.interpolation("interpolation", interpolation)
+
+
+class WarpOp(Op):
+    """An op that makes pixels between pixels, and has a colour for what lies beyond the image's edges."""
+
+    moves = True
+    needs_uint8 = True
+
+    def __init__(self, interpolation: checks.Interpolation, fill: checks.FloatOrFloats | None) -> None:
+        self.interpolation = checks.interpolation("interpolation", interpolation, checks.WARPS)
+        self.fill = checks.fill("fill", fill)
+
+
+class BoxOp(Op):
+    """A step that changes the boxes of a record, and what there is for each of them."""
+
+    nests = False
+    takes_any_form: ClassVar[bool] = False  # it may follow `ConvertBoxes`
 
     def after(self, record: Record) -> Record:
         """As `Op.after`."""
@@ -110,6 +164,19 @@ class BoxOp(Op):
                     _check_plain(self, kind)
                 return super().after(record)
         raise SpecError("op", type(self).__name__, f"needs boxes; a sample has {', '.join(record)}")
+
+
+class MixOp(Op):
+    """An op that makes one sample of several: `partners` says how many others."""
+
+    moves = True
+    nests = False
+
+    def kind_after(self, kind: Kind) -> Kind:
+        """As `Op.kind_after`."""
+        if isinstance(kind, Boxes) and kind.count is not None:
+            raise SpecError("op", type(self).__name__, "cannot follow PadBoxes: put that after it")
+        return super().kind_after(kind)
 
 
 def _check_plain(op: Op, boxes: Boxes) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prepserver.pipeline.checks import MAX_SIDE_PX, integer
-from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.errors import SpecError, within
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.nested import Nesting
 from prepserver.pipeline.op import Op
@@ -36,21 +36,13 @@ MAX_VIEWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Ops in order. `from_ops` and `from_wire` build one and refuse what cannot work.
+    """Ops in order. `from_ops` and `from_wire` build one and refuse what cannot work."""
 
-    Attributes:
-        ops: The ops; the first is a `Decode`.
-        columns: What the samples hold, before any op.
-        fields: The fields of a row.
-        digest: Hex SHA-256 of the canonical wire form: the same in every process.
-        views: How often each sample is made, each time with random numbers of its own.
-    """
-
-    ops: tuple[Op, ...]
-    columns: Record = field(compare=False)
-    fields: tuple[RowField, ...] = field(compare=False)
-    digest: str = field(compare=False)
-    views: int = 1
+    ops: tuple[Op, ...]  # the first is a `Decode`
+    columns: Record = field(compare=False)  # what the samples hold, before any op
+    fields: tuple[RowField, ...] = field(compare=False)  # of a row
+    digest: str = field(compare=False)  # hex SHA-256 of the canonical wire form: the same in every process
+    views: int = 1  # how often each sample is made, each time with random numbers of its own
 
     @property
     def row(self) -> RowField:
@@ -74,7 +66,7 @@ class Pipeline:
     @property
     def files(self) -> list[str]:
         """Paths of the files that its ops read."""
-        return list(dict.fromkeys(getattr(op, name) for op in self.ops for name in type(op).paths))
+        return list(dict.fromkeys(path for op in self.ops for path in op.files))
 
     @property
     def trims(self) -> dict[str, str]:
@@ -99,10 +91,8 @@ class Pipeline:
         """
         ops: list[Op] = []
         for place, op in enumerate(self.ops):
-            try:
+            with within(f"pipeline[{place}]"):
                 ops.append(op.with_code(codes))
-            except SpecError as error:
-                raise _placed(error, place) from None
         return self if ops == list(self.ops) else Pipeline.from_ops(ops, self.views, self.columns)
 
     @classmethod
@@ -121,10 +111,12 @@ class Pipeline:
         views = integer("views", views, 1, MAX_VIEWS)
         given = _as_list(ops)
         for place, op in enumerate(given):
-            if any(type(each) not in OPS.values() for each in _with_inner(op)):
+            if any(type(strange := each) not in OPS.values() for each in _with_inner(op)):
                 if isinstance(op, type) and op in OPS.values():
                     raise SpecError(f"pipeline[{place}]", op, f"is a class: write {op.__name__}(...)")
                 reason = f"is not an op: apply it to the batches, or choose among {', '.join(OPS)}"
+                if isinstance(strange, Op) and not isinstance(strange, tuple(OPS.values())):
+                    reason = f"{type(strange).__name__} needs a whole batch: put it into device_ops="
                 raise SpecError(f"pipeline[{place}]", op, reason)
         rest = given[1:] if given and isinstance(given[0], Decode) else given
         offset = len(given) - len(rest)
@@ -135,10 +127,8 @@ class Pipeline:
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
                 raise SpecError(f"pipeline[{place}].op", type(op).__name__, "cannot follow ToLayout, the last op")
-            try:
+            with within(f"pipeline[{place}]"):
                 record = op.after(record)
-            except SpecError as error:
-                raise _placed(error, place) from None
         full = (given[0] if offset else Decode(), *rest)
         wire = _wire(full, views)
         if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
@@ -155,17 +145,13 @@ class Pipeline:
         ops: list[Op] = []
         entries, views = _as_list(wire), 1
         if entries and isinstance(entries[-1], Mapping) and entries[-1].keys() == {"views"}:
-            try:
+            with within(f"pipeline[{len(entries) - 1}]"):
                 views = integer("views", entries.pop()["views"], 1, MAX_VIEWS)
-            except SpecError as error:
-                raise _placed(error, len(entries)) from None
         for place, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not all(isinstance(name, str) for name in entry):
                 raise SpecError(f"pipeline[{place}]", entry, "must be a map of names to values")
-            try:
+            with within(f"pipeline[{place}]"):
                 ops.append(op_from_wire(entry))
-            except SpecError as error:
-                raise _placed(error, place) from None
         return cls.from_ops(ops, views, columns)
 
     def to_wire(self) -> list[dict[str, Any]]:
@@ -203,11 +189,6 @@ def _as_list(given: object) -> list[Any]:
     if len(given) > MAX_OPS + 2:  # checked first; the two others are `Decode` and the views
         raise SpecError("pipeline", len(given), f"has more than {MAX_OPS} ops")
     return list(given)
-
-
-def _placed(error: SpecError, place: int) -> SpecError:
-    """Return the error of one op's parameter with the op's place before the field."""
-    return SpecError(f"pipeline[{place}].{error.field}", error.value, error.reason)
 
 
 def _fields(record: Record, views: int, given: Sequence[Op]) -> tuple[RowField, ...]:

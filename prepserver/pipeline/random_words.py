@@ -19,17 +19,11 @@ _UNKEYED = hashlib.blake2b(digest_size=64, person=_DOMAIN)  # before any message
 
 @dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
 class SampleKey:
-    """What a sample's random numbers depend on.
+    """What a sample's random numbers depend on."""
 
-    Attributes:
-        seed: The order's seed.
-        pass_: Number of complete passes over the source.
-        index: The sample's place in the source.
-    """
-
-    seed: int
-    pass_: int
-    index: int
+    seed: int  # the order's seed
+    pass_: int  # number of complete passes over the source
+    index: int  # the sample's place in the source
 
 
 def place_of(place: int, view: int) -> int:

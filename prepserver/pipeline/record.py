@@ -27,23 +27,14 @@ IMAGES = images()
 
 
 class RowField(NamedTuple):
-    """One field of a row.
+    """One field of a row."""
 
-    Attributes:
-        name: The column's, with ``_1``, ``_2`` and so on for further views.
-        dtype: One of `prepserver.pipeline.kinds.ITEM_BYTES`.
-        shape: Of one row.
-        column: The column.
-        view: Which view of the sample; 0 for what all views share.
-        kind: What is known of its values.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+    name: str  # the column's, with ``_1``, ``_2`` and so on for further views
+    dtype: str  # one of `prepserver.pipeline.kinds.ITEM_BYTES`
+    shape: tuple[int, ...]  # of one row
     column: str
-    view: int
-    kind: Kind
+    view: int  # which view of the sample; 0 for what all views share
+    kind: Kind  # what is known of its values
 
     @property
     def nbytes(self) -> int:

@@ -15,15 +15,10 @@ MAX_SHARDS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A part of the samples of each pass.
+    """A part of the samples of each pass."""
 
-    Attributes:
-        count: Shards in all, 1 or more.
-        index: This one, 0 <= index < count.
-    """
-
-    count: int = 1
-    index: int = 0
+    count: int = 1  # shards in all, 1 or more
+    index: int = 0  # this one, 0 <= index < count
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_SHARDS:

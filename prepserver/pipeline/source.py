@@ -6,18 +6,20 @@ checks it again on arrival. `prepserver.source` reads it.
 
 from __future__ import annotations
 
-import inspect
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol
 
+from prepserver.pipeline.declared import columns_to_wire
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
-from prepserver.pipeline.spec import Spec, digest_of
+from prepserver.pipeline.spec import Spec, digest_of, paths_of
 from prepserver.pipeline.urls import canonical, is_url, split
 
 MAX_PATHS = 64
 """In a list of paths; a spec travels in messages."""
+
+_PLACE_CHARS = 200
 
 
 class PathLike(Protocol):
@@ -27,31 +29,29 @@ class PathLike(Protocol):
 
 
 class SourceSpec(Spec):
-    """A dataset, as data.
-
-    Attributes:
-        paths: Parameters that are paths on the daemon's machine; they say where the dataset is, not what it holds.
-        is_sorted: Neighbours are alike, so batches of them are wanted, and other ones in each epoch.
-    """
+    """A dataset, as data. Its `paths` say where the dataset is, not what it holds."""
 
     wire_key = "source"
-    paths: ClassVar[tuple[str, ...]] = ()
+    needs_defaults = True  # a default that changes between two releases must not change a dataset
+    # Neighbours are alike, so a batch should be of neighbours, and of other ones in each epoch.
     is_sorted: ClassVar[bool] = False
+    # Columns that the user has declared; None where the source itself says what they are.
+    declared: Record | None = None
 
     @property
     def columns(self) -> Record:
-        """What each sample holds, by name: an image, a mask if the spec asks for masks, and a label."""
-        return images(mask=bool(getattr(self, "masks", None)))
+        """What each sample holds, by name: as declared, or an image, a mask if the spec asks for masks, and a label."""
+        return self.declared or images(mask=bool(getattr(self, "masks", None)))
 
     @property
     def place(self) -> str:
         """Where the dataset is, for people; its class's name if it has no path."""
-        named = _paths(getattr(self, self.paths[0])) if self.paths else [type(self).__name__]
+        named = paths_of(getattr(self, self.paths[0])) if self.paths else [type(self).__name__]
         return f"{named[0]}{f' and {len(named) - 1} more' * (len(named) > 1)}"
 
     def named_paths(self) -> list[tuple[str, str]]:
         """Return (parameter, path) of each path that the spec names."""
-        return [(name, path) for name in self.paths for path in _paths(getattr(self, name))]
+        return [(name, path) for name in self.paths for path in paths_of(getattr(self, name))]
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -60,18 +60,12 @@ class SourceSpec(Spec):
         return tuple(dict.fromkeys(split(path)[0] for path in named if is_url(path)))
 
     def to_wire(self) -> dict[str, Any]:
-        """As `Spec.to_wire`, without what is None."""
-        return {name: value for name, value in super().to_wire().items() if value is not None}
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """As `Spec.from_params`; paths must be absolute, and only what is None by default may be missing."""
-        check_absolute(cls.paths, params)
-        # A default that changes between two releases must not change a dataset.
-        for name, parameter in inspect.signature(cls).parameters.items():
-            if name not in params and parameter.default is not None:
-                raise SpecError(name, None, f"{cls.__name__} needs this field")
-        return super().from_params(params)
+        """As `Spec.to_wire`, without what is None; declared columns are a list, ``columns``."""
+        wire = {name: value for name, value in super().to_wire().items() if value is not None}
+        if self.declared is not None:
+            del wire["declared"]
+            wire["columns"] = columns_to_wire(self.declared)
+        return wire
 
     @property
     def pattern(self) -> tuple[int, ...]:
@@ -97,20 +91,9 @@ class SourceSpec(Spec):
         return digest_of(self.to_wire())
 
 
-def _paths(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
-    """Check that the parameters of these names are absolute paths, if they are there.
-
-    Raises:
-        SpecError: One is not.
-    """
-    for name in names:
-        for path in _paths(params.get(name)):
-            if not (isinstance(path, str) and (path.startswith("/") or is_url(path))):
-                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
+def short(place: str) -> str:
+    """Return a place that people can read, even where it names many."""
+    return place if len(place) <= _PLACE_CHARS else place[: _PLACE_CHARS - 3] + "..."
 
 
 def absolute_all(field: str, value: object) -> tuple[str, ...]:

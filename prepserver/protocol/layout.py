@@ -23,16 +23,11 @@ MAX_RING_BYTES = 1 << 42
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a row.
+    """One field of a row."""
 
-    Attributes:
-        name: The column's name; further views append ``_1``, ``_2`` and so on.
-        dtype: One of `ITEM_BYTES`.
-        shape: Shape of one row, without the batch dimension; ``()`` for a scalar.
-    """
-
-    name: Annotated[str, Size(32)]
-    dtype: Annotated[str, Size(16)]
+    name: Annotated[str, Size(32)]  # the column's name; further views append ``_1``, ``_2`` and so on
+    dtype: Annotated[str, Size(16)]  # one of `ITEM_BYTES`
+    # shape of one row, without the batch dimension; ``()`` for a scalar
     shape: Annotated[list[Annotated[int, Range(1, 2**31)]], Size(8)]
 
     @property

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 from prepserver.protocol.codec import registry
 from prepserver.protocol.schema import (
+    ClassNames,
     Count,
     Grows,
     Nanoseconds,
@@ -57,69 +58,45 @@ def lag_error(lag: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Grows):
-    """A client's first message, on the lease. Every release understands it.
+    """A client's first message, on the lease. Every release understands it."""
 
-    Attributes:
-        protocol: Number of the client's protocol, see `prepserver.protocol.versions`.
-        version: Version of the client's package.
-    """
-
-    protocol: Small
-    version: Word
+    protocol: Small  # number of the client's protocol, see `prepserver.protocol.versions`
+    version: Word  # version of the client's package
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A rank of a job asks for its rows.
+    """A rank of a job asks for its rows."""
 
-    Attributes:
-        job: The run's name, the same for all ranks of a run.
-        source: See `prepserver.pipeline.sources`.
-        shuffle: The order.
-        seed: Seed of order and augmentation.
-        pipeline: See `prepserver.pipeline.pipeline`.
-        rank: Rank of `world_size` in this shard.
-        local_ranks: (first, count) of the ranks that use this daemon, None for all.
-        prefetch: Rows to have ready for the job; 0 lets the daemon choose.
-        epoch: Number of the epoch, which begins at any position where one may begin unless `position` is given.
-        position: Exact start of a resumed run, in the epoch that began at `epoch_start`. Both count the samples of all
-            shards.
-        epoch_start: See `position`.
-        first: Where epoch 0 of a fresh run would begin, so that `epoch` has a fixed start; None for any.
-        rounds: Batches from `position` on that this rank has taken already: it comes back after a lost connection,
-            and its siblings may be a batch ahead or behind.
-        lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on in a separate
-            stream, with the same bytes), ``auto`` (detach while workers are idle, else wait). Jobs of other users never
-            wait: for them ``wait`` means ``detach``.
-        join_wait_s: How long to rather wait for a running stream than start a separate one.
-        num_shards: Shards of each pass, one for each machine.
-        shard_index: The shard that this job reads.
-        batching: The order in which samples are shuffled, batched and repeated.
-        cache: See `prepserver.pipeline.caching.wanted`.
-    """
-
-    job: Word
-    source: Tree
+    job: Word  # the run's name, the same for all ranks of a run
+    source: Tree  # see `prepserver.pipeline.sources`
     shuffle: Shuffle
-    seed: Seed
-    pipeline: Trees
+    seed: Seed  # seed of order and augmentation
+    pipeline: Trees  # see `prepserver.pipeline.pipeline`
     batch_size: Annotated[int, Range(1, 2**20)]
     drop_last: bool
-    rank: Annotated[int, Range(0, 2**16)]
+    rank: Annotated[int, Range(0, 2**16)]  # rank of `world_size` in this shard
     world_size: Annotated[int, Range(1, 2**16)]
-    local_ranks: tuple[Small, Small] | None = None
-    prefetch: Small = 0
-    epoch: Count = 0
+    local_ranks: tuple[Small, Small] | None = None  # (first, count) of the ranks that use this daemon, None for all
+    prefetch: Small = 0  # rows to have ready for the job; 0 lets the daemon choose
+    epoch: Count = 0  # number of the epoch, which begins at any position where one may begin unless `position` is given
+    # Exact start of a resumed run, in the epoch that began at `epoch_start`. Both count the samples of all shards.
     position: Position | None = None
-    epoch_start: Position | None = None
+    epoch_start: Position | None = None  # see `position`
+    # batches from `position` on that this rank has taken already: it comes back after a lost connection, and its
+    # siblings may be a batch ahead or behind
     rounds: Count = 0
-    join_wait_s: Seconds = 30.0
+    join_wait_s: Seconds = 30.0  # longest wait for a running stream before a separate one is started
+    # What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on in a separate stream,
+    # with the same bytes), ``auto`` (detach while workers are idle, else wait). Jobs of other users never wait: for
+    # them ``wait`` means ``detach``.
     lag: Word = "auto"
-    num_shards: Shards = 1
-    shard_index: Count = 0
-    batching: Batching = "shuffle-batch-repeat"
+    num_shards: Shards = 1  # shards of each pass, one for each machine
+    shard_index: Count = 0  # the shard that this job reads
+    batching: Batching = "shuffle-batch-repeat"  # the order in which samples are shuffled, batched and repeated
+    # where epoch 0 of a fresh run would begin, so that `epoch` has a fixed start; None for any
     first: Annotated[int, Range(-(2**62), 2**62)] | None = None
-    cache: Text = ""
+    cache: Text = ""  # see `prepserver.pipeline.caching.wanted`
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,76 +108,48 @@ class Scanning(Grows):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Grows):
-    """The job's rows.
+    """The job's rows."""
 
-    Attributes:
-        job_id: The daemon's number for this attachment, as `prepserver status` shows it.
-        samples: Length of the source.
-        num_classes: Distinct labels, 0 if the source has none.
-        source_digest: Names the listing: equal digests mean equal samples.
-        epoch_start: Position in the job's shard at which its epoch began.
-        position: Its first position there.
-        ahead: Rows between the stream's current position and `position`; a large number means a wait.
-        layout: See `prepserver.protocol.layout`.
-        alone_upto: Not 0 for an early start: below this position the job has a separate stream, and may wait there for
-            the shared one.
-        content_digest: Names the listing wherever the dataset is stored; empty if the daemon does not know it.
-        ring: Number of the ring's descriptor.
-        code: Names the code of the pipeline's plug-ins; empty if it has none.
-    """
-
-    job_id: Small
-    samples: Count
-    num_classes: Count
-    source_digest: Word
-    epoch_start: Position
-    position: Position
-    ahead: Position
-    layout: Tree
+    job_id: Small  # the daemon's number for this attachment, as `prepserver status` shows it
+    samples: Count  # length of the source
+    num_classes: Count  # distinct labels, 0 if the source has none
+    source_digest: Word  # names the listing: equal digests mean equal samples
+    epoch_start: Position  # position in the job's shard at which its epoch began
+    position: Position  # its first position there
+    ahead: Position  # rows between the stream's current position and `position`; a large number means a wait
+    layout: Tree  # see `prepserver.protocol.layout`
+    # not 0 for an early start: below this position the job has a separate stream, and may wait there for the shared one
     alone_upto: Position = 0
-    content_digest: Word = ""
-    ring: Small = 1
-    code: Word = ""
+    content_digest: Word = ""  # names the listing wherever the dataset is stored; empty if the daemon does not know it
+    ring: Small = 1  # number of the ring's descriptor
+    code: Word = ""  # names the code of the pipeline's plug-ins; empty if it has none
+    # names of the classes by label; empty if there are none, or they would not fit
+    classes: ClassNames = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved(Grows):
-    """From `start` on the job's rows are in another ring; the first `Ready` for them follows.
+    """From `start` on the job's rows are in another ring; the first `Ready` for them follows."""
 
-    Attributes:
-        start: First position in the new ring; rows below it stay in the old one.
-        layout: See `prepserver.protocol.layout`.
-        ring: Number of the new ring's descriptor.
-    """
-
-    start: Position
-    layout: Tree
-    ring: Small
+    start: Position  # first position in the new ring; rows below it stay in the old one
+    layout: Tree  # see `prepserver.protocol.layout`
+    ring: Small  # number of the new ring's descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(Grows):
-    """The daemon refuses or ends the job; this is its last message.
+    """The daemon refuses or ends the job; this is its last message."""
 
-    Attributes:
-        code: One of the codes in `prepclient.errors`.
-        text: The reason and what to do.
-        field: The client's argument to blame, if one is.
-    """
-
-    code: Word
-    text: Text
-    field: Word | None = None
+    code: Word  # one of the codes in `prepclient.errors`
+    text: Text  # the reason and what to do
+    field: Word | None = None  # the client's argument to blame, if one is
 
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Asks for the daemon's state as JSON.
+    """Asks for the daemon's state as JSON."""
 
-    Attributes:
-        since_ns: Also ask when chunks were made and what ranks reported, from this time on (`time.monotonic_ns`).
-    """
-
+    # also ask when chunks were made and what ranks reported, from this time on (`time.monotonic_ns`)
     since_ns: Nanoseconds | None = None
 
 
@@ -214,12 +163,9 @@ class Status(Grows):
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
-    """Asks the daemon to drain and end; only its own user and root may.
+    """Asks the daemon to drain and end; only its own user and root may."""
 
-    Attributes:
-        successor: The asker is a daemon that is ready to take its place: end at once, jobs come back to that one.
-    """
-
+    # the asker is a daemon that is ready to take its place: end at once, jobs come back to that one
     successor: bool = False
 
 
@@ -233,21 +179,13 @@ class Stopping(Grows):
 
 @dataclass(frozen=True, slots=True)
 class Release(Grows):
-    """The client no longer needs rows below `upto`.
+    """The client no longer needs rows below `upto`."""
 
-    Attributes:
-        upto: Start of the first batch of this rank that it holds or waits for.
-        wait_ns: Total time for which the training loop has waited for rows.
-        batches: Total number of batches that it has received.
-        copy_ns: Total time for which the loop has waited while received rows were copied.
-        own_ns: Total time that the loop itself took between two batches of an epoch.
-    """
-
-    upto: Position
-    wait_ns: Nanoseconds = 0
-    batches: Count = 0
-    copy_ns: Nanoseconds = 0
-    own_ns: Nanoseconds = 0
+    upto: Position  # start of the first batch of this rank that it holds or waits for
+    wait_ns: Nanoseconds = 0  # total time for which the training loop has waited for rows
+    batches: Count = 0  # total number of batches that it has received
+    copy_ns: Nanoseconds = 0  # total time for which the loop has waited while received rows were copied
+    own_ns: Nanoseconds = 0  # total time that the loop itself took between two batches of an epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,25 +199,17 @@ class Sync(Grows):
 
 @dataclass(frozen=True, slots=True)
 class Bye(Grows):
-    """The job has ended and needs no rows; the daemon hangs up.
+    """The job has ended and needs no rows; the daemon hangs up."""
 
-    Attributes:
-        upto: Start of the first batch of this rank that its training loop did not take.
-    """
-
-    upto: Position
+    upto: Position  # start of the first batch of this rank that its training loop did not take
 
 
 @dataclass(frozen=True, slots=True)
 class Ready(Grows):
-    """All rows below `upto` are in the ring.
+    """All rows below `upto` are in the ring."""
 
-    Attributes:
-        upto: The end of a batch of this rank.
-        bad: (position, sample index, reason) of those rows that hold a replacement.
-    """
-
-    upto: Position
+    upto: Position  # the end of a batch of this rank
+    # (position, sample index, reason) of those rows that hold a replacement
     bad: BadSamples = field(default_factory=list)
 
 

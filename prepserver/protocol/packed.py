@@ -3,9 +3,9 @@
 `prepserver.pack` writes it, `prepserver.source` reads it and `prepserver.transform` decodes it. A record is a head, the
 lengths of the scan's segments, and an image file. The image of an indexed record is a whole JPEG with a restart marker
 every few MCUs, from which the part under a crop can be cut out; one of pixels needs no decoding; that of a kept record
-is the original file. Records
-follow each other in a shard without gaps: a shard whose writer was killed is read up to its first incomplete record. A
-sample with further columns, such as a mask, has a kept record for each right after the image's.
+is the original file. Records follow each other in a shard without gaps: a shard whose writer was killed is read up to
+its first incomplete record. A sample with further columns, such as a mask, has a kept record for each right after the
+image's.
 
 Little-endian on every machine.
 """
@@ -50,34 +50,20 @@ class BrokenRecordError(ValueError):
 
 @dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
 class Head:
-    """The fixed part of a record.
+    """The fixed part of a record."""
 
-    Attributes:
-        kind: `KEPT`, `INDEXED`, `SKIPPED` or `PIXELS`.
-        sample: Number of the sample in the source that was packed.
-        image_bytes: Length of the image file.
-        image_crc: CRC-32 of the image file.
-        orientation: EXIF orientation, 1 to 8, of an indexed image, whose own EXIF block is gone.
-        unit: (height, width) of an MCU in pixels, or one of `PIXEL_UNITS`; this and all that follows is 0 of others.
-        height: Rows as stored.
-        width: Columns as stored.
-        interval: MCUs in a segment, which this and all that follows is about; divides the MCUs of a row.
-        height_at: Offset in bytes of the height in the JPEG's frame header; the width follows.
-        scan_at: Offset in bytes of the first segment in the JPEG.
-        segments: Number of segments.
-    """
-
-    kind: int
-    sample: int
-    image_bytes: int
-    image_crc: int
-    orientation: int = 1
+    kind: int  # `KEPT`, `INDEXED`, `SKIPPED` or `PIXELS`
+    sample: int  # number of the sample in the source that was packed
+    image_bytes: int  # length of the image file
+    image_crc: int  # CRC-32 of the image file
+    orientation: int = 1  # EXIF orientation, 1 to 8, of an indexed image, whose own EXIF block is gone
+    # (height, width) of an MCU in pixels, or one of `PIXEL_UNITS`; this and all that follows is 0 of others
     unit: tuple[int, int] = (0, 0)
-    height: int = 0
-    width: int = 0
-    interval: int = 0
-    height_at: int = 0
-    scan_at: int = 0
+    height: int = 0  # rows as stored
+    width: int = 0  # columns as stored
+    interval: int = 0  # MCUs in a segment, which this and all that follows is about; divides the MCUs of a row
+    height_at: int = 0  # offset in bytes of the height in the JPEG's frame header; the width follows
+    scan_at: int = 0  # offset in bytes of the first segment in the JPEG
     segments: int = 0
 
     @property
@@ -88,54 +74,39 @@ class Head:
 
 @dataclass(slots=True)
 class IndexedScan:
-    """An indexed JPEG in memory, in place of a sample's encoded bytes.
+    """An indexed JPEG in memory, in place of a sample's encoded bytes."""
 
-    Attributes:
-        head: Its head, checked.
-        lengths: Bytes of each segment with the marker at its end, unsigned 16 bits, little-endian; they add up
-            to the length of the scan.
-        jpeg: The whole JPEG.
-    """
-
-    head: Head
+    head: Head  # its head, checked
+    # bytes of each segment with the marker at its end, unsigned 16 bits, little-endian; they add up to the length of
+    # the scan
     lengths: memoryview
-    jpeg: memoryview
+    jpeg: memoryview  # the whole JPEG
 
 
 @dataclass(slots=True)
 class StoredPixels:
-    """An image stored as pixels, in place of a sample's encoded bytes.
+    """An image stored as pixels, in place of a sample's encoded bytes."""
 
-    Attributes:
-        head: Its head, checked.
-        pixels: RGB, or the planes Y, U and V, line by line; chroma has half the sides, rounded up.
-    """
-
-    head: Head
-    pixels: memoryview
+    head: Head  # its head, checked
+    pixels: memoryview  # RGB, or the planes Y, U and V, line by line; chroma has half the sides, rounded up
 
 
 def kept_record(sample: int, image: bytes) -> bytes:
     """The record of a file that is served as it is."""
-    return _joined(Head(KEPT, sample, len(image), zlib.crc32(image)), b"", image)
+    return pack_record(Head(KEPT, sample, len(image), zlib.crc32(image)), b"", image)
 
 
 def skipped_record(sample: int, reason: str) -> bytes:
     """The record of a sample that is left out, with the reason."""
     body = reason.encode("utf-8", "backslashreplace")
-    return _joined(Head(SKIPPED, sample, len(body), zlib.crc32(body)), b"", body)
-
-
-def indexed_record(head: Head, lengths: bytes, jpeg: bytes) -> bytes:
-    """The record of an indexed JPEG; see `IndexedScan`."""
-    return _joined(head, lengths, jpeg)
+    return pack_record(Head(SKIPPED, sample, len(body), zlib.crc32(body)), b"", body)
 
 
 def pixels_record(sample: int, size: tuple[int, int], form: str, pixels: bytes) -> bytes:
     """The record of an upright image of (height, width) in one of the forms of `PIXEL_UNITS`."""
     height, width = size
     head = Head(PIXELS, sample, len(pixels), zlib.crc32(pixels), 1, PIXEL_UNITS[form], height, width)
-    return _joined(head, b"", pixels)
+    return pack_record(head, b"", pixels)
 
 
 def read_head(data: bytes | memoryview, at: int = 0) -> Head:
@@ -221,7 +192,8 @@ def _agree(head: Head) -> bool:
     return head.image_bytes == height * width + 2 * -(-height // down) * -(-width // across)
 
 
-def _joined(head: Head, lengths: bytes, image: bytes) -> bytes:
+def pack_record(head: Head, lengths: bytes, image: bytes) -> bytes:
+    """The record of an image; only an indexed JPEG has `lengths` (see `IndexedScan`)."""
     fixed = _HEAD.pack(
         MAGIC, head.kind, head.orientation, *head.unit, head.height, head.width, head.interval, head.height_at,
         head.scan_at, head.segments, head.image_bytes, head.sample, head.image_crc,

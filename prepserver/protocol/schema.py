@@ -53,11 +53,15 @@ Nanoseconds = Annotated[int, Range(0, MAX_POSITION)]
 Seconds = Annotated[float, Range(0.0, 1e9)]
 Shards = Annotated[int, Range(1, 2**16)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
-Word = Annotated[str, Size(256)]
+MAX_WORD_CHARS = 256
+Word = Annotated[str, Size(MAX_WORD_CHARS)]
 Text = Annotated[str, Size(4096)]
 Path = Annotated[str, Size(4096)]
+ClassNames = Annotated[list[Word], Size(2**14)]
 Tree = Annotated[dict[str, Any], Size(64)]  # a spec, which its own room validates further
 Trees = Annotated[list[Any], Size(66)]  # `Decode`, 64 ops and the number of views
+
+MAX_CLASS_NAMES_BYTES = 1 << 14  # a quarter of a message; ImageNet's take 13 kB
 
 MAX_DEPTH = 24  # of a spec's nesting: 8 sources inside each other, two levels each, and the values of the innermost
 MAX_KEY_CHARS = 256  # every item below a key copies it, for the path in an error

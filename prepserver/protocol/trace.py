@@ -17,29 +17,17 @@ MOST_RELEASES = 512
 
 
 class MadeChunk(NamedTuple):
-    """A chunk that a worker filled.
-
-    Attributes:
-        worker: The worker's number.
-        pid: Its process.
-        stream: The stream.
-        position: Of the first row.
-        rows: Rows.
-        began_ns: When the worker began.
-        ended_ns: When its rows were there.
-        told_ns: When the daemon had announced them.
-        read_ns: Part of it that was spent reading.
-    """
+    """A chunk that a worker filled."""
 
     worker: int
     pid: int
     stream: int
-    position: int
+    position: int  # of the first row
     rows: int
-    began_ns: int
-    ended_ns: int
-    told_ns: int
-    read_ns: int
+    began_ns: int  # when the worker began
+    ended_ns: int  # when its rows were there
+    told_ns: int  # when the daemon had announced them
+    read_ns: int  # part of it that was spent reading
 
 
 class Heard(NamedTuple):

@@ -12,11 +12,13 @@ from typing import Annotated, Literal
 
 from prepserver.protocol.codec import registry
 from prepserver.protocol.schema import (
+    ClassNames,
     Count,
     Nanoseconds,
     Path,
     Position,
     Range,
+    Seconds,
     Seed,
     Shards,
     Size,
@@ -37,6 +39,9 @@ MAX_LANES = 64
 
 MAX_ROOTS = 32  # they fit into one message
 
+MAX_PLUGINS = 64
+"""Most plug-ins in one process."""
+
 Indices = Annotated[list[Count], Size(4096)]
 MAX_OPS_NS = 256
 """Most op times in one `Filled`; with more (many lanes of long pipelines) a worker sends none."""
@@ -45,10 +50,11 @@ Lanes = Annotated[list[Small], Size(MAX_LANES)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
-Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size(64)]
+Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size(MAX_PLUGINS)]
 Files = Annotated[list[Path], Size(64)]
 Words = Annotated[list[Word], Size(64)]
 Places = Annotated[list[Path], Size(256)]
+Texts = Annotated[list[Text], Size(2**14)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
 """Exit status of a worker whose sandbox does not let it read a stream; its replacement can."""
@@ -56,51 +62,32 @@ EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
 
 @dataclass(frozen=True, slots=True)
 class AddStream:
-    """From now on `stream` means this source in this order.
-
-    Attributes:
-        quarantined: Indices of samples that killed workers.
-        roots: Folders that must hold every file that is read; empty for no such rule.
-        num_shards: Shards of each pass.
-        shard_index: The shard of this stream.
-        batch_rows: Rows of the batches that are shuffled as a whole; 0 if single samples are shuffled.
-        places: Folders that hold every file that is opened for this stream.
-        listing: See `Indexed.key`; empty for a stream that no cache serves.
-    """
+    """From now on `stream` means this source in this order."""
 
     stream: Small
     source: Tree
     index_path: Path
     shuffle: Literal["none", "full", "cyclic"]
     seed: Seed
-    quarantined: Indices = field(default_factory=list)
-    roots: Roots = field(default_factory=list)
-    num_shards: Shards = 1
-    shard_index: Count = 0
-    batch_rows: Count = 0
-    places: Places = field(default_factory=list)
-    listing: Word = ""
+    quarantined: Indices = field(default_factory=list)  # indices of samples that killed workers
+    roots: Roots = field(default_factory=list)  # folders that must hold every file that is read; empty for no such rule
+    num_shards: Shards = 1  # shards of each pass
+    shard_index: Count = 0  # the shard of this stream
+    batch_rows: Count = 0  # rows of the batches that are shuffled as a whole; 0 if single samples are shuffled
+    places: Places = field(default_factory=list)  # folders that hold every file that is opened for this stream
+    listing: Word = ""  # see `Indexed.key`; empty for a stream that no cache serves
 
 
 @dataclass(frozen=True, slots=True)
 class AddCache:
-    """Workers keep samples of `listing` in this cache, whose descriptor comes with this message.
+    """Workers keep samples of `listing` in this cache, whose descriptor comes with this message."""
 
-    Attributes:
-        cache: Its number.
-        listing: `Indexed.key` of the streams whose samples it holds.
-        head: Digest of the head of the pipelines whose images it holds; empty for samples as they are stored.
-        samples: See `prepserver.cache.store.Shape`.
-        extent_bytes: See `prepserver.cache.store.Shape`.
-        is_file: Whether it is a file on disk.
-    """
-
-    cache: Small
-    listing: Word
-    head: Word
-    samples: Count
-    extent_bytes: Small
-    is_file: bool
+    cache: Small  # its number
+    listing: Word  # `Indexed.key` of the streams whose samples it holds
+    head: Word  # digest of the head of the pipelines whose images it holds; empty for samples as they are stored
+    samples: Count  # see `prepserver.cache.store.Shape`
+    extent_bytes: Small  # see `prepserver.cache.store.Shape`
+    is_file: bool  # whether it is a file on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,79 +133,67 @@ class DropStream:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fill the rows of positions [position, position + count) in each of `lanes` (all of `stream`).
-
-    Attributes:
-        alone: Make each row by itself: a worker died in these, and the sample in hand is to be found.
-    """
+    """Fill the rows of positions [position, position + count) in each of `lanes` (all of `stream`)."""
 
     task: Count
     stream: Small
     lanes: Lanes
     position: Position
     count: Annotated[int, Range(1, MAX_CHUNK_ROWS)]
-    alone: bool = False
+    alone: bool = False  # make each row by itself: a worker died in these, and the sample in hand is to be found
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """`task` is done: its rows are in the ring.
-
-    Attributes:
-        bad: (position, sample index, reason, lanes) of rows that hold a replacement, or zeros if none was found.
-            `lanes` names the lanes whose pipelines refused the sample; empty means all lanes of the task, the usual
-            case (a file that cannot be read).
-        read_ns: Time for reading encoded bytes.
-        make_ns: Time for decode and augmentation.
-        shared_ns: CPU time spent for all lanes together; 0 for a task of one lane.
-        lanes_ns: CPU time of rendering for each lane; empty for a task of one lane.
-        ops_ns: Time in each op of each lane, one after the other; part of `make_ns`. Empty if they are too many.
-        at_ns: When the worker sent it (`time.monotonic_ns`); 0 if it did not say.
-        began_ns: When the worker began with it; 0 if it did not say.
-    """
+    """`task` is done: its rows are in the ring."""
 
     task: Count
+    # (position, sample index, reason, lanes) of rows that hold a replacement, or zeros if none was found. `lanes` names
+    # the lanes whose pipelines refused the sample; empty means all lanes of the task, the usual case (a file that
+    # cannot be read).
     bad: Annotated[list[BadRow], Size(MAX_CHUNK_ROWS * 4)]
-    read_ns: Nanoseconds
-    make_ns: Nanoseconds
-    shared_ns: Nanoseconds = 0
+    read_ns: Nanoseconds  # time for reading encoded bytes
+    make_ns: Nanoseconds  # time for decode and augmentation
+    shared_ns: Nanoseconds = 0  # CPU time spent for all lanes together; 0 for a task of one lane
+    # CPU time of rendering for each lane; empty for a task of one lane
     lanes_ns: Annotated[list[Nanoseconds], Size(MAX_LANES)] = field(default_factory=list)
+    # Time in each op of each lane, one after the other; part of `make_ns`. Empty if they are too many.
     ops_ns: Annotated[list[Nanoseconds], Size(MAX_OPS_NS)] = field(default_factory=list)
-    at_ns: Nanoseconds = 0
-    began_ns: Nanoseconds = 0
+    at_ns: Nanoseconds = 0  # when the worker sent it (`time.monotonic_ns`); 0 if it did not say
+    began_ns: Nanoseconds = 0  # when the worker began with it; 0 if it did not say
+    held_ns: Nanoseconds = 0  # how long a remote worker waited before it, for rows that were still being sent
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`task` failed (a source that vanished, a bug); `reason` is for log and jobs, `lane` to blame unless None.
-
-    Attributes:
-        final: Trying again is of no use.
-    """
+    """`task` failed (a source that vanished, a bug); `reason` is for log and jobs, `lane` to blame unless None."""
 
     task: Count
     reason: Text
     lane: Small | None = None
-    final: bool = False
+    elsewhere: bool = False  # the worker is on another machine, which may be to blame: workers of this one can tell
+    damaged: Path = ""  # the index file that is not as it was written, if that is the cause
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What a remote worker is at, in a task that it makes `alone`: see `prepserver.telemetry.page.StatsPage`."""
+
+    position: Position
+    index: Annotated[int, Range(-1, 2**48)]
+    lane: Annotated[int, Range(-1, 2**31 - 1)] = -1
 
 
 @dataclass(frozen=True, slots=True)
 class BuildIndex:
-    """List `source` and leave its index in `cache_dir`: the only request to an indexer.
-
-    Attributes:
-        roots: Folders that should hold the source; empty for no such rule.
-        roots_only: Whether a source elsewhere is refused; else it is indexed without the rule.
-        files: Files that the ops of a pipeline read; the same rules hold for them.
-        one_by_one: Whether an indexer died of this: then the next one tells which file it begins.
-    """
+    """List `source` and leave its index in `cache_dir`: the only request to an indexer."""
 
     source: Tree
     cache_dir: Path
-    roots: Roots = field(default_factory=list)
-    roots_only: bool = True
-    files: Files = field(default_factory=list)
-    one_by_one: bool = False
+    roots: Roots = field(default_factory=list)  # folders that should hold the source; empty for no such rule
+    roots_only: bool = True  # whether a source elsewhere is refused; else it is indexed without the rule
+    files: Files = field(default_factory=list)  # files that the ops of a pipeline read; the same rules hold for them
+    one_by_one: bool = False  # whether an indexer died of this: then the next one tells which file it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +206,18 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The index is at `path`; the indexer ends. See `prepserver.source.IndexInfo`, and `AddStream` for `places`.
-
-    Attributes:
-        roots: The requested folders that hold the dataset; its readers must check that every file is in them.
-        files: Digests of the content of the requested files; `places` covers them.
-    """
+    """The index is at `path`; the indexer ends. See `prepserver.source.IndexInfo`, and `AddStream` for `places`."""
 
     path: Path
     samples: Count
     num_classes: Count
     digest: Word
     content_digest: Word
+    # the requested folders that hold the dataset; its readers must check that every file is in them
     roots: Roots = field(default_factory=list)
     places: Places = field(default_factory=list)
-    files: Words = field(default_factory=list)
+    files: Words = field(default_factory=list)  # digests of the content of the requested files; `places` covers them
+    classes: ClassNames = field(default_factory=list)  # as in `Welcome`
 
     @property
     def key(self) -> str:
@@ -258,6 +230,23 @@ class IndexFailed:
     """The source cannot be listed; `reason` is for its owner."""
 
     reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """What a zygote, or the bridge to Ray, loads, and how its children run: its first message."""
+
+    nice: Small = 5  # added to the children's niceness, so that training processes come first
+    log_level: Word = "INFO"  # of this process and its children, which log to the daemon's stderr
+    log_format: Word = "text"  # see `prepserver.telemetry.logs`
+    # Whether children confine themselves: ``auto``, ``on`` or ``off``. The daemon checks `Ready.unconfined` for ``on``.
+    sandbox: Word = "auto"
+    plugins: Texts = field(default_factory=list)  # names of what is loaded of the code of the daemon's owner
+    plugin_read: Texts = field(default_factory=list)  # folders that children may read for it
+    url_roots: Texts = field(default_factory=list)  # URLs below which they may read; without any, they have no network
+    read_deadline_s: Seconds = 15.0  # longest time for one such read
+    worker_bytes: Count = 0  # what a worker may allocate for itself; 0 for no limit
+    ray_address: Text = ""  # see `prepserver.config.Settings`; for the bridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,60 +263,40 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The zygote has imported everything and forks from now on.
+    """The zygote has imported everything and forks from now on."""
 
-    Attributes:
-        pid: The zygote's.
-        kernels: What makes rows, ``native`` or ``pure``.
-        why: The reason, in words.
-        sandbox: Parts of the sandbox that its children have, in words.
-        unconfined: Missing parts and the reason; empty if none is missing.
-        plugins: Role, name, digest of the code and origin of each plug-in that it has loaded.
-        broken: Why it has not loaded all that it was to load; empty if it has.
-    """
-
-    pid: Small
-    kernels: Word = "pure"
-    why: Text = ""
-    sandbox: Word = "none"
-    unconfined: Text = ""
+    kernels: Word = "pure"  # what makes rows, ``native`` or ``pure``
+    why: Text = ""  # the reason, in words
+    sandbox: Word = "none"  # parts of the sandbox that its children have, in words
+    unconfined: Text = ""  # missing parts and the reason; empty if none is missing
+    # role, name, digest of the code and origin of each plug-in that it has loaded
     plugins: Plugins = field(default_factory=list)
-    broken: Text = ""
+    broken: Text = ""  # why it has not loaded all that it was to load; empty if it has
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """The child of `ticket` runs; its pidfd comes with this message.
-
-    Attributes:
-        host: The machine of a remote worker, whose bridge sends a pipe for a pidfd; empty on this machine.
-    """
+    """The child of `ticket` runs; its pidfd comes with this message."""
 
     ticket: Count
     pid: Small
-    host: Word = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
-    """The kernel refused to fork the child of `ticket`."""
-
-    ticket: Count
-    reason: Text
+    host: Word = ""  # the machine of a remote worker, whose bridge sends a pipe for a pidfd; empty on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The child of `ticket` ended and was reaped; `status` is its exit status, or minus the signal that ended it."""
+    """The child of `ticket` ended and was reaped, or could not be started for this `reason`."""
 
     ticket: Count
-    pid: Small
-    status: int
+    status: int | None = None  # its exit status, or minus the signal that ended it; None if it was not started
+    reason: Text = ""
 
 
 TO_WORKER = registry(AddStream, AddCache, DropCache, Quarantine, AddLane, DropLane, DropStream, Fill)
 FROM_WORKER = registry(Filled, Failed)
+FROM_ACTOR = registry(Filled, Failed, At)
 TO_INDEXER = registry(BuildIndex)
 FROM_INDEXER = registry(Indexing, Indexed, IndexFailed)
+TO_NEW_ZYGOTE = registry(Prepare)
 TO_ZYGOTE = registry(Spawn)
-FROM_ZYGOTE = registry(Ready, Spawned, SpawnFailed, Exited)
+FROM_ZYGOTE = registry(Ready, Spawned, Exited)

@@ -1,9 +1,14 @@
-"""Actions of the coordinator. The daemon carries them out in order, all of them before the next event."""
+"""Actions of the coordinator. The daemon carries them out in order, all of them before the next event.
+
+Four are messages of `prepserver.protocol.work` to all workers: `AddStream`; `AddLane`, to which the daemon adds the
+ring; `DropLane`, for a lane that nobody uses any more, whose ring is freed as well; `DropStream`, for a stream whose
+lanes were dropped before.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from prepserver.protocol import work
 from prepserver.protocol.layout import Field
@@ -11,15 +16,10 @@ from prepserver.protocol.layout import Field
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Give worker `worker` this chunk; `alone` says to make its rows one by one, because a worker died in them."""
+    """Give a worker this chunk."""
 
     worker: int
-    task: int
-    stream: int
-    lanes: tuple[int, ...]
-    position: int
-    count: int
-    alone: bool = False
+    fill: work.Fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,14 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Give a rank its place.
+    """Give a rank its place."""
 
-    Attributes:
-        asker: The connection.
-        cursor: The rank's number from now on.
-        lane: The lane whose ring it gets.
-        epoch_start: See `prepserver.protocol.messages.Welcome`, also for `position`, `ahead` and `alone_upto`.
-        first: Start of its own first batch.
-    """
-
-    asker: int
-    cursor: int
-    lane: int
-    epoch_start: int
+    asker: int  # the connection
+    cursor: int  # the rank's number from now on
+    lane: int  # the lane whose ring it gets
+    epoch_start: int  # see `prepserver.protocol.messages.Welcome`, also for `position`, `ahead` and `alone_upto`
     position: int
-    first: int
+    first: int  # start of its own first batch
     ahead: int
     alone_upto: int
 
@@ -100,57 +92,17 @@ class DropRing:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStream:
-    """Announce a stream to all workers."""
-
-    spec: work.AddStream
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLane:
-    """Announce a lane, its ring and the samples that killed workers in its pipeline to all workers."""
-
-    lane: int
-    stream: int
-    pipeline: list[dict[str, Any]]
-    quarantined: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class DropLane:
-    """Drop a lane and its ring, which nobody uses any more."""
-
-    lane: int
-
-
-@dataclass(frozen=True, slots=True)
-class DropStream:
-    """Drop a stream whose lanes were dropped before."""
-
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
 class QuarantineSample:
-    """From now on treat this sample as bad, because it killed several workers.
+    """From now on treat this sample as bad, because it killed several workers."""
 
-    Attributes:
-        source: Digest of its listing.
-        index: Index of the sample.
-        pipeline: Digest of the only pipeline for which it is bad; empty for all.
-        places: (stream, lane) of which workers are told; a lane of None stands for all.
-        why: What happened to the last worker, in words.
-        ops: Ops of the pipeline, for the log.
-        dataset: Place of the source, for the log.
-    """
-
-    source: str
+    source: str  # digest of its listing
     index: int
-    pipeline: str = ""
+    pipeline: str = ""  # digest of the only pipeline for which it is bad; empty for all
+    # (stream, lane) of which workers are told; a lane of None stands for all
     places: tuple[tuple[int, int | None], ...] = ()
-    why: str = ""
-    ops: str = ""
-    dataset: str = ""
+    why: str = ""  # what happened to the last worker, in words
+    ops: str = ""  # ops of the pipeline, for the log
+    dataset: str = ""  # place of the source, for the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +150,6 @@ class Say:
 
 
 Action = (
-    Submit | Announce | Admit | Refuse | End | MakeRing | DropRing | OpenStream | OpenLane | DropLane
-    | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker | Say
+    Submit | Announce | Admit | Refuse | End | MakeRing | DropRing | work.AddStream | work.AddLane | work.DropLane
+    | work.DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker | Say
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from prepserver.pipeline.batches import BatchLine, batch_rows
 from prepserver.protocol import work
 from prepserver.protocol.layout import ring_fields
-from prepserver.schedule.actions import Action, Admit, MakeRing, OpenStream, Refuse, Say
+from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.asked import (
     Given,
     Orders,
@@ -43,6 +43,15 @@ from prepserver.schedule.table import Table
 ABSENT_S = 120.0
 """How long a place stays reserved. Ranks of one run start within seconds; a slow import takes longer."""
 
+_EQUAL = {
+    "shuffle": "shuffle",
+    "seed": "seed",
+    "batch_size": "batch_size",
+    "drop_last": "drop_last",
+    "batching": "order",
+}
+"""What ranks must have in common beside source and pipeline, and the client's name for it."""
+
 T = TypeVar("T")
 Making = Generator[Action, Answer, T]
 """Steps with a result."""
@@ -52,19 +61,12 @@ _FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What two questions must have in common.
+    """What two questions must have in common."""
 
-    Attributes:
-        stream: To share a stream.
-        lane: To share a lane as well.
-        run: To belong to one run, at whatever positions.
-        where: To share a place as well.
-    """
-
-    stream: str
-    lane: tuple[str, int]
-    run: tuple[Any, ...]
-    where: tuple[Any, ...]
+    stream: str  # to share a stream
+    lane: tuple[str, int]  # to share a lane as well
+    run: tuple[Any, ...]  # to belong to one run, at whatever positions
+    where: tuple[Any, ...]  # to share a place as well
 
 
 class Admission:
@@ -107,6 +109,8 @@ class Admission:
                         break
                     sibling = job
             yield from self._leave_others(keys.run, attach.rank, found)
+            if found is None:
+                self._check_equal(keys, event)
         if found is None:
             found = yield from self._new_job(keys, event, sibling, now_s)
         yield from self._present(found, event)
@@ -182,17 +186,35 @@ class Admission:
         stream.changed()
         return True
 
+    def _check_equal(self, keys: _Keys, event: RankAttaches) -> None:
+        """Refuses a rank whose siblings keep its place in a run that deals the same data otherwise.
+
+        Each would get its part of another whole, and wait for the other in vain.
+        """
+        attach = event.asked.attach
+        alike = attach.job, attach.world_size, attach.source, keys.lane
+        for job in self._table.jobs.values():
+            other, place = job.attach, job.cursors.get(attach.rank)
+            if (other.job, other.world_size, other.source, job.run[0]) != alike or place is None:
+                continue
+            unequal = [name for name in _EQUAL if getattr(attach, name) != getattr(other, name)]
+            if unequal and not self._table.cursor(place).present:
+                text = ", ".join(f"{_EQUAL[name]} = {getattr(attach, name)!r}" for name in unequal)
+                there = ", ".join(repr(getattr(other, name)) for name in unequal)
+                raise Refusal(
+                    "spec",
+                    f"rank {attach.rank} of job {attach.job!r} has {text}, and rank {other.rank} has {there}: all "
+                    "ranks need equal arguments. If this is another job, give it another name with job=",
+                    _EQUAL[unequal[0]],
+                )
+
     # -- new jobs -----------------------------------------------------------------------------------
 
     def _new_job(self, keys: _Keys, event: RankAttaches, sibling: Job | None, now_s: float) -> Making[Job]:
         """Makes a job for the first of its ranks.
 
-        Args:
-            keys: See `_Keys`.
-            event: The rank's question.
-            sibling: Another job with the same keys, if this rank comes too late for its place there. Its batches must
-                still be cut from the same epoch.
-            now_s: Monotonic.
+        `sibling` is another job with the same keys, if this rank comes too late for its place there; its batches must
+        still be cut from the same epoch.
         """
         attach = event.asked.attach
         request = self._request(keys, event, sibling)
@@ -218,7 +240,7 @@ class Admission:
         else:
             lane.start = max(first_row, stream.head)
             stream.lanes[lane.id] = lane
-            yield self._partings.open_lane(stream, lane)
+            yield self._partings.add_lane(stream, lane)
         if where.into is not None:
             round_rows = attach.batch_size * attach.world_size
             self._meetings.start_early(stream, where.into, round_rows, PATIENCE * attach.join_wait_s)
@@ -254,25 +276,23 @@ class Admission:
 
     @staticmethod
     def _say_stream(stream: Stream) -> Iterable[Action]:
-        assert stream.spec is not None
-        yield OpenStream(stream.spec)
+        yield stream.spec
         if "/" in stream.spec.places:
-            text = (
-                f"stream {stream.id}: workers may read all files, because its dataset lies in too many places to name"
-            )
-            yield Say("warning", text)
+            text = "workers may read all files, because its dataset lies in too many places to name"
+            yield Say("warning", f"stream {stream.id}: {text}")
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
         attach, samples = event.asked.attach, event.listing.samples
         given = given_place(attach, samples) if sibling is None else Given(sibling.epoch_start, sibling.position)
+        first, n = first_of(attach, self._orders, samples), shard_of(attach).positions(samples)
+        start = (first or 0) + attach.epoch * n
+        where = given or Given(start, start)
         fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
-        rows = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
+        wanted, needed = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
         return Request(
-            self._partings.key_for(keys.stream, keys.lane), keys.lane, attach.shuffle,
-            shard_of(attach).positions(samples), rows[1], attach.epoch,
-            given.position if given is not None else None, given.epoch_start if given is not None else None,
-            attach.join_wait_s, rows_had(attach, samples), first=first_of(attach, self._orders, samples),
-            rows_wanted=rows[0],
+            self._partings.key_for(keys.stream, keys.lane), keys.lane, n, needed, where.epoch_start, where.position,
+            attach.join_wait_s, given is None and first is None and attach.shuffle == "cyclic",
+            rows_had(attach, samples), rows_wanted=wanted,
         )  # fmt: skip
 
     def _place(self, request: Request, event: RankAttaches) -> Place:
@@ -311,14 +331,14 @@ class Admission:
             self._strikes.told(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
             batch_rows(attach.batching, attach.batch_size), listing.places, listing.key,
         )  # fmt: skip
-        stream = Stream(stream_id, key, listing.digest, order.n, order.next_start, head=position, spec=spec)
+        stream = Stream(stream_id, key, listing.digest, order.n, order.next_start, position, spec)
         self._table.streams[stream_id] = stream
         return stream
 
     def _check_limits(self, run: tuple[Any, ...], event: RankAttaches, stream: int | None) -> None:
         """Checks that a user may start one more job, which reads `stream` now or once its early stream has joined."""
         uid, limits, rank = event.uid, event.limits, event.asked.attach.rank
-        mine = self._table.jobs_of(uid)
+        mine = [job for job in self._table.jobs.values() if job.uid == uid]
         # Ranks that came late, or back to another place, form another job here, but belong to the same run.
         ranks = Counter((job.run, cursor.rank) for job in mine for cursor in self._table.ranks(job))
         runs: dict[tuple[Any, ...], int] = {}

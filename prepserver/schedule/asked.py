@@ -60,9 +60,7 @@ class Given:
 def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     """Checks a question as far as possible before its source is listed.
 
-    Args:
-        attach: The question.
-        codes: The plug-ins that it may name; source and pipeline get the digests of their code.
+    Source and pipeline get the digests of the code of the plug-ins that they name, from `codes`.
 
     Raises:
         Refusal: Spec or numbers are invalid.
@@ -196,17 +194,11 @@ def rows_had(attach: Attach, samples: int) -> int:
 
 
 def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_flight: int) -> tuple[int, int]:
-    """Rows of a new ring.
+    """Wanted rows of a new ring, and the fewest that work.
 
-    Args:
-        fields: Fields of a row.
-        round_rows: ``batch_size * world_size`` of the job that makes the lane.
-        prefetch: Rows that the job wants ahead, or 0.
-        rows_in_flight: Rows that a busy pool fills at a time.
-
-    Returns:
-        Wanted rows, and the fewest that work. If it is cheap, the wanted rows fill whole pages, so that clients can
-        map the ring twice end to end.
+    The job that makes the lane takes `round_rows` in a round of batches and wants `prefetch` rows ahead, or 0; a busy
+    pool fills `rows_in_flight` at a time. If it is cheap, the wanted rows fill whole pages, so that clients can map the
+    ring twice end to end.
     """
     needed = _ROUNDS_NEEDED * round_rows
     wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_flight, prefetch + round_rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from prepserver.schedule.records import BadRow, Chunk
@@ -12,7 +12,7 @@ BAD_REASONS_TOLD = 64
 
 
 class BadRows:
-    """Bad rows by position. A row without named lanes is bad in all lanes of the stream."""
+    """Bad rows by position, each with all lanes in which it is bad."""
 
     def __init__(self, rows: dict[int, list[BadRow]] | None = None) -> None:
         self.at: dict[int, list[BadRow]] = rows or {}
@@ -24,20 +24,12 @@ class BadRows:
         """A copy for a stream that parts from this one."""
         return BadRows({position: list(rows) for position, rows in self.at.items()})
 
-    def made(self, chunk: Chunk, bad: Iterable[BadRow], lanes: Iterable[int]) -> None:
-        """Replaces the bad rows of a chunk by those that its last run found.
-
-        Args:
-            chunk: The chunk.
-            bad: Its bad rows, as the worker reports them.
-            lanes: All lanes of the stream.
-        """
+    def made(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
+        """Replaces the bad rows of a chunk by those that its last run found."""
         for position in range(chunk.position, chunk.position + chunk.count) if self.at else ():
             self._forget(position, chunk.lanes)
         for row in bad:
-            # "All lanes" means those of this chunk: a lane that joined with its ring got these rows elsewhere.
-            named = row.lanes or all(lane in chunk.lanes for lane in lanes)
-            self.at.setdefault(row.position, []).append(row if named else replace(row, lanes=chunk.lanes))
+            self.at.setdefault(row.position, []).append(row if row.lanes else replace(row, lanes=chunk.lanes))
 
     def _forget(self, position: int, lanes: tuple[int, ...]) -> None:
         rows = self.at.pop(position, ())
@@ -53,7 +45,7 @@ class BadRows:
             row
             for position in sorted(p for p in self.at if start <= p < stop)
             for row in self.at[position]
-            if not row.lanes or lane in row.lanes
+            if lane in row.lanes
         ]
         return tuple(
             (row.position, row.index, row.reason if i < BAD_REASONS_TOLD else "") for i, row in enumerate(found)
@@ -66,17 +58,6 @@ class BadRows:
                 replace(row, lanes=tuple(new for lane in row.lanes for new in (lane, *renamed.get(lane, ()))))
                 for row in rows
             ]
-
-    def name_lanes(self, lanes_at: Callable[[int], tuple[int, ...]], names: dict[int, int] | None = None) -> None:
-        """Names the lanes of rows that are bad in all, before another lane joins with its ring.
-
-        Args:
-            lanes_at: Returns the lanes that have a position.
-            names: Other numbers for some lanes.
-        """
-        for position, rows in self.at.items():
-            lanes = tuple((names or {}).get(lane, lane) for lane in lanes_at(position))
-            self.at[position] = [row if row.lanes else replace(row, lanes=lanes) for row in rows]
 
     def join(self, other: BadRows, lanes: set[int]) -> None:
         """Adds the bad rows of a stream that joins; `lanes` join with their rings."""

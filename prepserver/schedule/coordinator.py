@@ -14,26 +14,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from prepserver.schedule.actions import Action, Announce, End, KillWorker, MakeRing, OpenLane, OpenStream, Say
+from prepserver.protocol.work import AddLane, AddStream
+from prepserver.schedule import events
+from prepserver.schedule.actions import Action, Announce, End, KillWorker, MakeRing, Say
 from prepserver.schedule.admission import Admission
 from prepserver.schedule.asked import Orders
 from prepserver.schedule.dispatch import Dispatch
-from prepserver.schedule.events import (
-    ChunkFailed,
-    ChunkMade,
-    Event,
-    KnownBad,
-    RankAsks,
-    RankAttaches,
-    RankLeft,
-    Released,
-    RingMade,
-    RingRefused,
-    Tick,
-    WorkerLost,
-    WorkerRetires,
-    WorkerUp,
-)
 from prepserver.schedule.lag import LagWatch, left_out, still_holds
 from prepserver.schedule.meeting import Meetings
 from prepserver.schedule.pace import slow_partings
@@ -42,34 +28,21 @@ from prepserver.schedule.records import Job
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.strikes import PUT_AWAY_MOST, Strikes
-from prepserver.schedule.table import Inconsistent, Table
+from prepserver.schedule.table import Table
 from prepserver.schedule.twice import Twice
-from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Workers
+from prepserver.schedule.workers import BARRED_S, SLOW_NS, TASKS_PER_WORKER, Workers
 
 
 class Coordinator:
-    """See the module.
-
-    Args:
-        orders: See `prepserver.schedule.asked`.
-        chunk_rows: See `Dispatch`.
-        workers: Size of the pool, from which follows how many rows are in flight.
-
-    Attributes:
-        table: All jobs and streams. Callers only read it.
-        workers: The tasks of each worker; read-only, too.
-        strikes: Known bad samples; read-only, too.
-        rows_made: Rows that workers have made, in all streams.
-        chunk_rows: See `Dispatch`.
-    """
+    """See the module. The size of the pool, `workers`, says how many rows are in flight."""
 
     def __init__(self, orders: Orders, chunk_rows: int = 16, workers: int = 1) -> None:
-        self.table = Table()
-        self.workers = Workers(self.table.streams)
-        self.strikes = Strikes(self.table)
+        self.table = Table()  # all jobs and streams; callers only read it, and the next two
+        self.workers = Workers(self.table.streams)  # the tasks of each worker
+        self.strikes = Strikes(self.table)  # known bad samples
         self.story = Story()
-        self.chunk_rows = chunk_rows
-        self.rows_made = 0
+        self.chunk_rows = chunk_rows  # see `Dispatch`
+        self.rows_made = 0  # rows that workers have made, in all streams
         self._meetings = Meetings(self.table, self.story)
         self._partings = Partings(self.table, self.strikes, self.story)
         in_flight = workers * TASKS_PER_WORKER * chunk_rows
@@ -82,29 +55,28 @@ class Coordinator:
         self._paused: Steps | None = None  # until the answer to `MakeRing`
         self._undone: list[Action] = []  # decided before an unforeseen error
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action] | Steps]] = {
-            ChunkMade: self._chunk_made,
-            Released: self._released,
-            RankAsks: self._rank_asks,
-            RankAttaches: self._rank_attaches,
-            RankLeft: self._rank_left,
-            KnownBad: self._known_bad,
-            WorkerUp: self._worker_up,
-            WorkerRetires: self._worker_retires,
-            WorkerLost: self._worker_lost,
-            ChunkFailed: self._chunk_failed,
-            Tick: self._tick,
+            events.ChunkMade: self._chunk_made,
+            events.Released: self._released,
+            events.RankAsks: self._rank_asks,
+            events.RankAttaches: self._rank_attaches,
+            events.RankLeft: self._rank_left,
+            events.WorkerUp: self._worker_up,
+            events.WorkerRetires: self._worker_retires,
+            events.WorkerLost: self._worker_lost,
+            events.ChunkFailed: self._chunk_failed,
+            events.Tick: self._tick,
         }
 
-    def handle(self, event: Event, now_s: float) -> list[Action]:
+    def handle(self, event: events.Event, now_s: float) -> list[Action]:
         """Returns the actions that follow from an event at `now_s` of a monotonic clock."""
         self.story.now_s = now_s
         if self._paused is not None:
-            assert isinstance(event, RingMade | RingRefused), "the answer about a ring is the next event"
+            assert isinstance(event, events.RingMade | events.RingRefused), "the answer about a ring is the next event"
             return self._run(self._paused, event)
         found = self._handlers[type(event)](event, now_s)
         return found if isinstance(found, list) and not self._undone else self._run(found, None)
 
-    def _run(self, steps: list[Action] | Steps, answer: RingMade | RingRefused | None) -> list[Action]:
+    def _run(self, steps: list[Action] | Steps, answer: events.RingMade | events.RingRefused | None) -> list[Action]:
         """Runs steps until one needs a ring, or to the end."""
         self._paused = None
         actions, self._undone = self._undone, []
@@ -129,13 +101,12 @@ class Coordinator:
         """Early stream -> the stream that it waits for."""
         return self._meetings.waits_for
 
-    def setup(self) -> list[OpenStream | OpenLane]:
+    def setup(self) -> list[AddStream | AddLane]:
         """All that a new worker must know."""
-        found: list[OpenStream | OpenLane] = []
+        found: list[AddStream | AddLane] = []
         for stream in self.table.streams.values():
-            if stream.spec is not None:
-                found.append(OpenStream(replace(stream.spec, quarantined=self.strikes.told(stream.source))))
-            found += [self._partings.open_lane(stream, lane) for lane in stream.lanes.values()]
+            found.append(replace(stream.spec, quarantined=self.strikes.told(stream.source)))
+            found += [self._partings.add_lane(stream, lane) for lane in stream.lanes.values()]
         return found
 
     def source_of(self, task: int) -> str | None:
@@ -144,35 +115,20 @@ class Coordinator:
         stream = self.table.streams.get(known.stream) if known is not None else None
         return None if stream is None else stream.source
 
-    def validate(self) -> None:
-        """Checks all facts against each other; for tests.
-
-        Raises:
-            Inconsistent: Two of them contradict each other.
-        """
-        self.table.validate()
-        if wrong := self.workers.validate():
-            raise Inconsistent("; ".join(wrong))
-        for early, into in self.waits_for.items():
-            if early == into:
-                raise Inconsistent(f"stream {early} waits for itself")
-        capped = {stream.id for stream in self.table.streams.values() if stream.cap is not None}
-        if not capped <= self.waits_for.keys():
-            raise Inconsistent(f"streams {capped} are capped, but only these wait: {self.waits_for}")
-
     # -- ranks --------------------------------------------------------------------------------------
 
-    def _rank_attaches(self, event: RankAttaches, now_s: float) -> Steps:
+    def _rank_attaches(self, event: events.RankAttaches, now_s: float) -> Steps:
+        self.strikes.known(event.listing.digest, event.known_bad)
         yield from self._admission.attach(event, now_s)
         yield from self._dispatch.give_out()
 
-    def _rank_left(self, event: RankLeft, _now_s: float) -> list[Action]:
+    def _rank_left(self, event: events.RankLeft, _now_s: float) -> list[Action]:
         if not self.table.knows(event.cursor):
             return []  # it has ended already
         self.story.note(event, self.table.stream_of(event.cursor).id)
         return self._admission.leave(event.cursor) + self._dispatch.give_out()
 
-    def _released(self, event: Released, _now_s: float) -> list[Action]:
+    def _released(self, event: events.Released, _now_s: float) -> list[Action]:
         if not self.table.knows(event.cursor):
             return []
         stream = self.table.stream_of(event.cursor)
@@ -193,7 +149,7 @@ class Coordinator:
             stream.bad.forget_below(min(c.released for c in stream.cursors.values()))
         return self._dispatch.give_out()
 
-    def _rank_asks(self, event: RankAsks, _now_s: float) -> list[Action]:
+    def _rank_asks(self, event: events.RankAsks, _now_s: float) -> list[Action]:
         if not self.table.knows(event.cursor):
             return []
         stream = self.table.stream_of(event.cursor)
@@ -211,21 +167,17 @@ class Coordinator:
 
     # -- workers ------------------------------------------------------------------------------------
 
-    def _known_bad(self, event: KnownBad, _now_s: float) -> list[Action]:
-        self.strikes.known(event.source, event.samples)
-        return []
-
-    def _worker_up(self, event: WorkerUp, _now_s: float) -> list[Action]:
+    def _worker_up(self, event: events.WorkerUp, _now_s: float) -> list[Action]:
         self.story.note(event)
         self.workers.up(event.worker)
         return self._dispatch.give_out()
 
-    def _worker_retires(self, event: WorkerRetires, _now_s: float) -> list[Action]:
+    def _worker_retires(self, event: events.WorkerRetires, _now_s: float) -> list[Action]:
         self.story.note(event)
         self.workers.retire(event.worker)
         return []  # the next tick ends it if it has no task
 
-    def _chunk_made(self, event: ChunkMade, _now_s: float) -> list[Action]:
+    def _chunk_made(self, event: events.ChunkMade, _now_s: float) -> list[Action]:
         task = self.workers.end(event.worker, event.task)
         stream = None if task is None else self.table.streams.get(task.stream)
         if task is None or stream is None:
@@ -243,15 +195,19 @@ class Coordinator:
         # Announcements come before new tasks: jobs wait for them.
         return self._twice.made(stream, task, event.bad) + self._dispatch.give_out()
 
-    def _chunk_failed(self, event: ChunkFailed, _now_s: float) -> list[Action]:
+    def _chunk_failed(self, event: events.ChunkFailed, now_s: float) -> list[Action]:
         task = self.workers.end(event.worker, event.task)
         stream = None if task is None else self.table.streams.get(task.stream)
         if task is None or stream is None:
             return self._dispatch.give_out()
         self.story.note(event, stream.id)
         stream.chunks.lost(task.chunk.position, task.chunk.count)
+        if event.elsewhere:  # workers of this machine find out whether the jobs must end
+            is_new = self.workers.bar(event.worker, stream.id, event.reason, now_s)
+            said = f"{event.reason}. Others make its rows of stream {stream.id}; it tries again every {BARRED_S:.0f} s"
+            return ([Say("error", said)] if is_new else []) + self._dispatch.give_out()
         actions: list[Action] = [Say("error", f"a worker could not run a task: {event.reason}")]
-        if self.strikes.failed(stream, event.lane) or event.final:
+        if self.strikes.failed(stream, event.lane):
             actions += self._give_up(stream, event.lane, event.reason)
         return actions + self._dispatch.give_out()
 
@@ -262,7 +218,7 @@ class Coordinator:
         ended = [c.id for c in stream.cursors.values() if lane in (None, c.lane) and c.present]
         return self._end(ended, code, text, None if lane is None else "pipeline")
 
-    def _worker_lost(self, event: WorkerLost, _now_s: float) -> list[Action]:
+    def _worker_lost(self, event: events.WorkerLost, _now_s: float) -> list[Action]:
         lose = self.workers.give_up if event.stuck else self.workers.lose
         tasks = lose(event.worker) or []
         self.story.note(event, *{task.stream for task in tasks})
@@ -279,13 +235,14 @@ class Coordinator:
 
     # -- time ---------------------------------------------------------------------------------------
 
-    def _tick(self, _event: Tick, now_s: float) -> Steps:
+    def _tick(self, _event: events.Tick, now_s: float) -> Steps:
         """Parts jobs that hold others back, joins streams that meet, duplicates late chunks."""
         streams = self.table.streams
         yield from map(KillWorker, self.workers.retired)
+        self.workers.unbar(now_s)
         yield from self._admission.give_up_absent(now_s)
         yield from self._dispatch.give_out()
-        for parting in self._lag.partings(streams.values(), self.workers.are_idle, now_s):
+        for parting in self._lag.partings(streams.values(), self.workers.idle_for, now_s):
             if still_holds(parting, streams, self.chunk_rows):
                 # If they attach later, they get a separate stream.
                 yield from self._admission.give_up(left_out(parting, streams[parting.stream]))
@@ -305,9 +262,5 @@ class Coordinator:
         yield from self._dispatch.give_out()
 
     def job_of(self, cursor: int) -> Job:
-        """The job that a rank belongs to.
-
-        Raises:
-            KeyError: There is no such rank.
-        """
+        """The job that a rank belongs to; `KeyError` if there is no such rank."""
         return self.table.jobs[self.table.cursor(cursor).job]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
-from prepserver.protocol.work import MAX_CHUNK_ROWS
+from prepserver.protocol.work import MAX_CHUNK_ROWS, Fill
 from prepserver.schedule.actions import Action, Submit
 from prepserver.schedule.records import Chunk
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
-from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Task, Workers
+from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Task, Workers, WorkerSlot
 
 SETTLED_CHUNKS = 64
 """After this many chunks a stream switches to larger ones, because the daemon pays per wake-up."""
@@ -28,14 +28,10 @@ TURN_NS = 250_000_000
 
 
 class Dispatch:
-    """See the module.
+    """See the module; `meet` is `Meetings.join_early`.
 
-    Args:
-        table: All streams.
-        workers: All workers.
-        chunk_rows: Rows in a chunk at first, later more (see `GROWN`). Small chunks spread the first batch over
-            the workers; large ones cost fewer messages.
-        meet: `Meetings.join_early`.
+    A chunk has `chunk_rows` rows at first, later more (see `GROWN`). Small chunks spread the first batch over the
+    workers; large ones cost fewer messages.
     """
 
     def __init__(self, table: Table, workers: Workers, chunk_rows: int, meet: Callable[[], list[Action]]) -> None:
@@ -59,18 +55,32 @@ class Dispatch:
         if not streams:
             return actions
         actions += self._meet()
-        while (slot := self._workers.emptiest()) is not None and (found := self._next_chunk()) is not None:
-            stream, chunk = found
+        while (found := self._next()) is not None:
+            slot, stream, chunk = found
             task_id = next(self._task_ids)
             foreseen_ns = (stream.row_ns(chunk.lanes) or 0) * chunk.count
             stream.served_ns = max(stream.served_ns, self._turn_ns) + foreseen_ns
             self._workers.give(slot, task_id, Task(stream.id, chunk, slot.id, foreseen_ns=foreseen_ns))
             alone = chunk.position in stream.suspects
-            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, alone))
+            fill = Fill(task_id, stream.id, list(chunk.lanes), chunk.position, chunk.count, alone)
+            actions.append(Submit(slot.id, fill))
             actions += self._meet()
         return actions
 
-    def _next_chunk(self) -> tuple[Stream, Chunk] | None:
+    def _next(self) -> tuple[WorkerSlot, Stream, Chunk] | None:
+        """The next worker and what it gets; None if there is no worker or nothing to do."""
+        tried: set[frozenset[int]] = set()  # hundreds of workers may be barred from the same streams
+        for slot in self._workers.free():
+            if (barred := frozenset(slot.barred)) in tried:
+                continue
+            if (found := self._next_chunk(barred)) is not None:
+                return slot, *found
+            if not barred:
+                return None
+            tried.add(barred)
+        return None
+
+    def _next_chunk(self, barred: Container[int]) -> tuple[Stream, Chunk] | None:
         streams = self._table.streams
         if len(streams) == 1:
             order = list(streams.values())
@@ -83,6 +93,8 @@ class Dispatch:
                 key=lambda s: (self._turn_of(s), s.ready_rows(), s.last_served),
             )
         for stream in order:
+            if stream.id in barred:
+                continue
             most = self._chunk_rows_of(stream) if stream.lanes else 0
             chunk = stream.next_chunk(most, min(most, self.chunk_rows)) if most else None
             if chunk is not None:

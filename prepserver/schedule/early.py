@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prepserver.protocol.work import MAX_LANES
+from prepserver.schedule.actions import GoesAlone, Joined
 from prepserver.schedule.lag import STILL_S
-from prepserver.schedule.records import Meeting
 from prepserver.schedule.stream import Stream
 
 START_EARLY_S = 1.0
@@ -38,22 +38,14 @@ PATIENCE = 2.0
 
 @dataclass(slots=True)
 class Early:
-    """A stream that waits for another one.
-
-    Attributes:
-        stream: The early stream.
-        into: The stream that it waits for.
-        least: It makes rows below this position itself, unless the other stream has arrived.
-        patience_s: Longest wait of its jobs at the cap.
-        rests_s: Start of that wait, monotonic; None while they do not wait.
-        seen: Position of the other stream's slowest job, and since when it has been there.
-    """
+    """A stream that waits for another one."""
 
     stream: int
-    into: int
-    least: int
-    patience_s: float
-    rests_s: float | None = None
+    into: int  # the stream that it waits for
+    least: int  # it makes rows below this position itself, unless the other stream has arrived
+    patience_s: float  # longest wait of its jobs at the cap
+    rests_s: float | None = None  # start of that wait, monotonic; None while they do not wait
+    # position of the other stream's slowest job, and since when it has been there
     seen: tuple[int, float] | None = None
 
     def lost_patience(self, stream: Stream, into: Stream | None, now_s: float) -> bool:
@@ -72,21 +64,9 @@ class Early:
 
 
 def allowance(n: int, round_rows: int) -> int:
-    """Rows that an early stream may make, in whole rounds; 0 if the epoch is too short.
-
-    Args:
-        n: Samples of an epoch.
-        round_rows: ``batch_size * world_size`` of its job.
-    """
+    """Rows that an early stream may make, in whole rounds; 0 if the epoch of `n` samples is too short."""
     rows = max(LEAST_ROUNDS, n // ALLOWANCE // round_rows) * round_rows
     return rows if rows < n else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """The wait ends without joining; `why` in words."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +74,20 @@ class Near:
     """The other stream is about to arrive: the early stream starts no more chunks, so that it has finished by then."""
 
 
-def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | Alone | None:
-    """Compares an early stream with the one that it waits for; None if they are far apart.
-
-    Args:
-        early: The wait.
-        stream: The early stream.
-        into: The stream that it waits for; None if that is gone.
-    """
+def look(early: Early, stream: Stream, into: Stream | None) -> Joined | Near | GoesAlone | None:
+    """Compares an early stream with `into`, for which it waits; None if they are far apart."""
     if into is None or not into.cursors:
-        return Alone("the stream that it waited for is gone")
+        return GoesAlone(stream.id, "the stream that it waited for is gone")
     head = stream.head
     if into.head > head:
-        return Alone("the stream that it waited for has gone past")
+        return GoesAlone(stream.id, "the stream that it waited for has gone past")
     rows = into.ring_rows
     reach = rows // 2 if head >= early.least else 0
     if into.head + reach < head:
         return None
     lanes = _lanes(stream, into, rows)
     if lanes is None:
-        return Alone("their rings are too small for each other's batches, or too many for one stream")
+        return GoesAlone(stream.id, "their rings are too small for each other's batches, or too many for one stream")
     if stream.watermark < head:
         return Near()  # chunks in flight finish first
     adopted = any(old == new for old, new in lanes.items())
@@ -124,8 +98,10 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
         # a ring that moves is refilled, so no worker may still write into it
         and not (adopted and stream.chunks.running)
     ):
-        return Meeting(stream.id, into.id, lanes)
-    return Near() if into.head < head else Alone("its jobs were not ready to join when the other stream came by")
+        return Joined(stream.id, into.id, lanes)
+    if into.head < head:
+        return Near()
+    return GoesAlone(stream.id, "its jobs were not ready to join when the other stream came by")
 
 
 def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:

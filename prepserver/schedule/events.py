@@ -22,23 +22,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RankAttaches:
-    """A rank asks for its rows; `Admit` or `Refuse` answers.
+    """A rank asks for its rows; `Admit` or `Refuse` answers."""
 
-    Attributes:
-        asker: The connection, for the answer.
-        uid: User of the rank.
-        asked: Its question, checked.
-        listing: Listing of its source.
-        rows_per_s: Rate at which the pool fills rows, which turns rows into a wait.
-        limits: Limits of its user.
-    """
-
-    asker: int
+    asker: int  # the connection, for the answer
     uid: int
-    asked: Asked
+    asked: Asked  # its question, checked
     listing: work.Indexed
-    rows_per_s: float
-    limits: Limits = Limits()
+    rows_per_s: float  # rate at which the pool fills rows, which turns rows into a wait
+    limits: Limits = Limits()  # limits of its user
+    # samples of its source that killed workers before, as (index, pipeline); an empty pipeline stands for all
+    known_bad: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +60,6 @@ class RankAsks:
 
     cursor: int
     reads: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class KnownBad:
-    """Samples of a source that killed workers before, as (index, pipeline); an empty pipeline stands for all."""
-
-    source: str
-    samples: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +95,12 @@ class WorkerRetires:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker died.
-
-    Attributes:
-        worker: Number of the worker.
-        suspect: The sample in hand, of its oldest task, if known.
-        strikes: Penalty for that sample: `CRASH_STRIKES` or `KILL_STRIKES`.
-        stuck: It was killed but hangs in the kernel, so its rows may still be written. A second event follows when it
-            has ended.
-    """
+    """A worker died."""
 
     worker: int
-    suspect: Suspect | None = None
-    strikes: int = 0
+    suspect: Suspect | None = None  # the sample in hand, of its oldest task, if known
+    strikes: int = 0  # penalty for that sample: `CRASH_STRIKES` or `KILL_STRIKES`
+    # It was killed but hangs in the kernel, so its rows may still be written. A second event follows when it has ended.
     stuck: bool = False
 
 
@@ -138,13 +116,13 @@ class ChunkMade:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailed:
-    """A worker could not run a task; `lane` is to blame unless it is None. If `final`, its jobs end at once."""
+    """A worker, maybe on another machine (`elsewhere`), could not run a task; `lane` is to blame unless it is None."""
 
     worker: int
     task: int
     reason: str
     lane: int | None = None
-    final: bool = False
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +131,6 @@ class Tick:
 
 
 Event = (
-    ChunkMade | Released | RankAttaches | RankLeft | RankAsks | KnownBad | RingMade | RingRefused | WorkerUp
-    | WorkerRetires | WorkerLost | ChunkFailed | Tick
+    ChunkMade | Released | RankAttaches | RankLeft | RankAsks | RingMade | RingRefused | WorkerUp | WorkerRetires
+    | WorkerLost | ChunkFailed | Tick
 )  # fmt: skip

@@ -15,76 +15,43 @@ from prepserver.schedule.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The part of a job's question that decides with whom it shares.
+    """The part of a job's question that decides with whom it shares."""
 
-    Attributes:
-        stream_key: See `Stream.key`.
-        lane_key: See `Lane.key`.
-        shuffle: ``none``, ``full`` or ``cyclic``.
-        n: Positions of an epoch.
-        rows_needed: Fewest rows of a ring (two rounds of batches).
-        epoch: Number of the epoch at which a fresh job starts.
-        position: Exact position instead, for a resumed job.
-        epoch_start: Start of the epoch of `position`.
-        join_wait_s: Longest wait for a shared stream.
-        skip: Rows from `position` on that are not needed any more.
-        first: Start of epoch 0: a fresh job starts at `first` + `epoch` * n, in cyclic order, too. None if an epoch
-            may begin anywhere that the order allows.
-        early: Whether it may start early; False if there is no memory for that.
-        rows_wanted: Rows of a new ring, if there is memory.
-    """
-
-    stream_key: str
-    lane_key: tuple[str, int]
-    shuffle: str
-    n: int
-    rows_needed: int
-    epoch: int
-    position: int | None
-    epoch_start: int | None
-    join_wait_s: float
-    skip: int = 0
-    first: int | None = None
-    early: bool = True
-    rows_wanted: int = 0
+    stream_key: str  # see `Stream.key`
+    lane_key: tuple[str, int]  # see `Lane.key`
+    n: int  # positions of an epoch
+    rows_needed: int  # fewest rows of a ring (two rounds of batches)
+    epoch_start: int  # where its epoch begins
+    position: int  # its first row
+    join_wait_s: float  # longest wait for a shared stream
+    is_free: bool = False  # whether its epoch may begin anywhere on a running stream that the order allows
+    skip: int = 0  # rows from `position` on that are not needed any more
+    early: bool = True  # whether it may start early; False if there is no memory for that
+    rows_wanted: int = 0  # rows of a new ring, if there is memory
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job starts.
+    """Where a job starts."""
 
-    Attributes:
-        stream: The stream to join, or None for a new one.
-        lane: The lane to join, or None for a new one.
-        epoch_start: Start of the job's epoch.
-        position: First row.
-        rows: Fewest rows of a new ring that the other jobs need; 0 if its own job needs more.
-        into: The stream that its early stream waits for, or None.
-    """
-
-    stream: int | None
-    lane: int | None
-    epoch_start: int
-    position: int
-    rows: int = 0
-    into: int | None = None
+    stream: int | None  # the stream to join, or None for a new one
+    lane: int | None  # the lane to join, or None for a new one
+    epoch_start: int  # start of the job's epoch
+    position: int  # first row
+    rows: int = 0  # fewest rows of a new ring that the other jobs need; 0 if its own job needs more
+    into: int | None = None  # the stream that its early stream waits for, or None
 
 
 def place(
     request: Request, streams: Iterable[Stream], rows_per_s: float, waits_for: Mapping[int, int] | None = None
 ) -> Place:
-    """The best start for `request` among the running streams.
+    """The best start for `request` among the running `streams`.
 
-    A job joins the stream on which it waits least, if that is at most `join_wait_s`. In cyclic order a fresh job may
-    begin at any block boundary. In other orders, with `first`, and when it resumes, the position is fixed, and the
-    job shares a stream only if that still holds the position or will soon make it. If the wait exceeds
+    A job joins the stream on which it waits least, if that is at most `join_wait_s`. Unless it is free to begin
+    elsewhere, it shares a stream only if that still holds its position or will soon make it. If the wait exceeds
     `START_EARLY_S`, the job starts at once on an early stream.
 
-    Args:
-        request: What the job asks for.
-        streams: All running streams.
-        rows_per_s: Rate at which the pool fills rows, which turns rows into a wait.
-        waits_for: Early stream -> the stream that it waits for.
+    The pool fills `rows_per_s`, which turns rows into a wait. `waits_for` says for which stream each early one waits.
     """
     rate = max(1.0, rows_per_s)
     best: tuple[int, Place] | None = None
@@ -102,29 +69,17 @@ def place(
         if _rests(stream, running.get((waits_for or {}).get(stream.id, -1)), first, request.join_wait_s * rate):
             continue
         is_far = wait_rows > START_EARLY_S * rate and first > stream.head
-        if stream.cap is None and is_far and _may_start_early(request):
+        if stream.cap is None and is_far and request.early and allowance(request.n, request.rows_needed // 2) > 0:
             found = Place(None, None, found.epoch_start, found.position, found.rows, stream.id)
         # An existing lane is free; a new one costs memory and its augmentations.
         cost = wait_rows + (0 if found.lane is not None else 1)
         if best is None or cost < best[0]:
             best = (cost, found)
-    if best is not None:
-        return best[1]
-    if request.position is not None and request.epoch_start is not None:
-        return Place(None, None, request.epoch_start, request.position)
-    start = _epoch_start(request)
-    return Place(None, None, start, start)
-
-
-def _epoch_start(request: Request) -> int:
-    return (request.first or 0) + request.epoch * request.n
+    return Place(None, None, request.epoch_start, request.position) if best is None else best[1]
 
 
 def _on(request: Request, stream: Stream) -> Place | None:
-    lane = next(
-        (x for x in stream.lanes.values() if x.key == request.lane_key and x.rows >= request.rows_needed),
-        None,
-    )
+    lane = next((x for x in stream.lanes.values() if x.key == request.lane_key and x.rows >= request.rows_needed), None)
     # The smallest ring bounds the window of all lanes: if it cannot hold two rounds of every job's batches, all jobs
     # stop for good.
     if any(x.rows < request.rows_needed for x in stream.lanes.values()):
@@ -135,21 +90,13 @@ def _on(request: Request, stream: Stream) -> Place | None:
     rows = max((2 * c.round_rows for c in stream.cursors.values()), default=0) if lane is None else 0
     # A lane has rows from its start on; a new lane, from the stream's head on.
     earliest = max(stream.low, lane.start) if lane is not None else stream.head
-    if request.position is not None and request.epoch_start is not None:
-        position, epoch_start = request.position, request.epoch_start
-    elif request.shuffle == "cyclic" and request.first is None:
+    position, epoch_start = request.position, request.epoch_start
+    if request.is_free:
         position = epoch_start = stream.next_start(earliest)
-    else:
-        position = epoch_start = _epoch_start(request)
     if position + request.skip < earliest:
         return None
-    return Place(
-        stream.id,
-        lane.id if lane is not None else None,
-        epoch_start,
-        position,
-        rows if rows > request.rows_needed else 0,
-    )
+    lane_id = lane.id if lane is not None else None
+    return Place(stream.id, lane_id, epoch_start, position, rows if rows > request.rows_needed else 0)
 
 
 def _rests(stream: Stream, into: Stream | None, first: int, most_rows: float) -> bool:
@@ -157,7 +104,3 @@ def _rests(stream: Stream, into: Stream | None, first: int, most_rows: float) ->
     if stream.cap is None:
         return False
     return first >= stream.cap or (into is not None and stream.cap - into.watermark > most_rows)
-
-
-def _may_start_early(request: Request) -> bool:
-    return request.early and allowance(request.n, request.rows_needed // 2) > 0

@@ -11,7 +11,7 @@ whatever its policy, and even if some of its ranks have not attached yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from prepserver.schedule.records import Cursor
@@ -37,68 +37,48 @@ as waiting for each other before that: the rows between them pass."""
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Jobs part for good because their pipelines are slow (`prepserver.schedule.pace`).
+    """Jobs of `uid` part for good because their pipelines are slow (`prepserver.schedule.pace`)."""
 
-    Attributes:
-        uid: User of the jobs.
-        sample_ns: CPU time of their pipelines for a sample.
-        rest_ns: CPU time of reading, decoding and all remaining pipelines for a sample.
-    """
+    uid: int  # user of the jobs
+    sample_ns: float  # CPU time of their pipelines for a sample
+    rest_ns: float  # CPU time of reading, decoding and all remaining pipelines for a sample
 
-    uid: int
-    sample_ns: float
-    rest_ns: float
+    def __str__(self) -> str:
+        return (
+            f" (uid {self.uid}: its pipeline takes {self.sample_ns / 1e6:.1f} ms of CPU time a sample; reading, "
+            f"decoding and all other pipelines take {self.rest_ns / 1e6:.1f} ms)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Jobs that hold others back and may part.
+    """Jobs that hold others back and may part."""
 
-    Attributes:
-        stream: The stream that they leave.
-        jobs: One job, or all that read some lanes.
-        strangers: Whether they hold back jobs of other users.
-        apart: Why they may not come back; None if they may.
-    """
-
-    stream: int
-    jobs: tuple[int, ...]
-    strangers: bool = False
-    apart: Apart | None = None
+    stream: int  # the stream that they leave
+    jobs: tuple[int, ...]  # one job, or all that read some lanes
+    strangers: bool = False  # whether they hold back jobs of other users
+    apart: Apart | None = None  # why they may not come back; None if they may
 
 
 @dataclass(slots=True)
 class _Wait:
-    """The time that a rank has spent in `next()`.
+    """The time that a rank has spent in `next()`."""
 
-    Attributes:
-        stream: The stream that it reads.
-        here_s: Time since it joined; no wait here is longer.
-        batches: Batches in its last report.
-        total_s: Total time in `next()`.
-        waits: Whether it waits now.
-        heard: Reports since it joined, counted up to `STRANGE`.
-    """
-
-    stream: int
-    here_s: float = 0.0
-    batches: int = 0
-    total_s: float = 0.0
-    waits: bool = False
-    heard: int = 0
+    stream: int  # the stream that it reads
+    here_s: float = 0.0  # time since it joined; no wait here is longer
+    batches: int = 0  # batches in its last report
+    total_s: float = 0.0  # total time in `next()`
+    waits: bool = False  # whether it waits now
+    heard: int = 0  # reports since it joined, counted up to `STRANGE`
 
 
 @dataclass(slots=True)
 class _Held:
-    """The delay that a job has caused; it parts when both times exceed `PATIENCE_S`.
+    """The delay that a job has caused; it parts when both times exceed `PATIENCE_S`."""
 
-    Attributes:
-        full_s: Time for which its unreleased rows filled the window.
-        waited_s: Time for which another job reports to have waited meanwhile. Without such reports, a job that is a
-            window ahead and takes each batch at once looks like one that waits.
-    """
-
-    full_s: float = 0.0
+    full_s: float = 0.0  # time for which its unreleased rows filled the window
+    # Time for which another job reports to have waited meanwhile. Without such reports, a job that is a window ahead
+    # and takes each batch at once looks like one that waits.
     waited_s: float = 0.0
 
     def forgive(self, passed_s: float) -> None:
@@ -111,11 +91,7 @@ class _Held:
 
 
 class LagWatch:
-    """Observes over time which jobs hold others back.
-
-    Args:
-        chunk_rows: A window with room for fewer rows counts as full.
-    """
+    """Observes over time which jobs hold others back. A window with room for fewer than `chunk_rows` counts as full."""
 
     def __init__(self, chunk_rows: int) -> None:
         self._chunk_rows = chunk_rows
@@ -124,13 +100,10 @@ class LagWatch:
         self._moved: dict[int, tuple[int, float]] = {}  # stream -> (its `low`, since when)
         self._last_s: float | None = None
 
-    def partings(self, streams: Iterable[Stream], workers_idle: bool, now_s: float) -> list[Parting]:
-        """Jobs whose patience is used up. Call it several times a second.
+    def partings(self, streams: Iterable[Stream], idle_for: Callable[[int], bool], now_s: float) -> list[Parting]:
+        """Jobs whose patience is used up; call it several times a second.
 
-        Args:
-            streams: All streams.
-            workers_idle: Whether a worker has nothing to do; then `auto` means `detach`.
-            now_s: Monotonic.
+        ``auto`` means ``detach`` while there are workers with nothing to do: `idle_for` says so of a stream.
         """
         every = list(streams)
         found: list[Parting] = []
@@ -145,7 +118,7 @@ class LagWatch:
             is_still = now_s - self._moved[stream.id][1] >= STILL_S
             for slow, others in holding_back(stream, self._chunk_rows, is_still=is_still):
                 strangers = [c for c in others if stream.owner(c) != stream.owner(slow)]
-                policy = slow.lag if slow.lag != "auto" else ("detach" if workers_idle else "wait")
+                policy = slow.lag if slow.lag != "auto" else ("detach" if idle_for(stream.id) else "wait")
                 if policy == "wait":
                     if not strangers:
                         continue
@@ -187,12 +160,8 @@ class LagWatch:
 def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tuple[Cursor, list[Cursor]]]:
     """The jobs whose unreleased rows alone fill the window: a rank of each, and the cursors that it holds back.
 
-    Jobs of the same user wait for ranks that have not attached yet; jobs of other users do not.
-
-    Args:
-        stream: The stream.
-        chunk_rows: A window with room for fewer rows counts as full.
-        is_still: Whether the stream has stood still for `STILL_S`.
+    Jobs of the same user wait for ranks that have not attached yet; jobs of other users do not. A window with room for
+    fewer than `chunk_rows` counts as full. `is_still` says whether the stream has stood still for `STILL_S`.
     """
     if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
         return []

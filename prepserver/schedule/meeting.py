@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prepserver.schedule.actions import Action, DropLane, DropStream, GoesAlone, Joined
-from prepserver.schedule.early import LEAST_ROUNDS, Alone, Early, Near, allowance, look
-from prepserver.schedule.records import Meeting
+from prepserver.protocol.work import DropLane, DropStream
+from prepserver.schedule.actions import Action, GoesAlone, Joined
+from prepserver.schedule.early import LEAST_ROUNDS, Early, Near, allowance, look
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
@@ -33,13 +33,9 @@ class Meetings:
         return {early.stream: early.into for early in self._early.values()}
 
     def start_early(self, stream: Stream, into: int, round_rows: int, patience_s: float) -> None:
-        """Makes a new stream an early one, which joins another when that reaches it.
+        """Makes a new stream an early one, which joins `into` when that reaches it.
 
-        Args:
-            stream: The new stream.
-            into: The stream to join.
-            round_rows: ``batch_size * world_size`` of its job.
-            patience_s: Longest wait at the cap.
+        A round of its job has `round_rows` rows, and waits at the cap for at most `patience_s`.
         """
         stream.cap = stream.head + allowance(stream.n, round_rows)
         self._early[stream.id] = Early(stream.id, into, stream.head + LEAST_ROUNDS * round_rows, patience_s)
@@ -56,14 +52,14 @@ class Meetings:
             actions += self._join(found)
         return actions
 
-    def _next_meeting(self, now_s: float) -> Meeting | None:
+    def _next_meeting(self, now_s: float) -> Joined | None:
         streams = [s for s in self._table.streams.values() if s.cap is None]
         rested = [s for s in streams if s.parted_s is None or now_s - s.parted_s >= APART_S]
         for stream in rested:
             for other in rested:
                 lanes = _meet(stream, other) if other.id != stream.id and other.key == stream.key else None
                 if lanes is not None:
-                    return Meeting(stream.id, other.id, lanes)
+                    return Joined(stream.id, other.id, lanes)
         return None
 
     def lose_patience(self, now_s: float) -> list[Action]:
@@ -73,7 +69,8 @@ class Meetings:
         for early in list(self._early.values()):
             stream = streams.get(early.stream)
             if stream is not None and early.lost_patience(stream, streams.get(early.into), now_s):
-                actions.append(self._go_alone(early, "the stream that it waited for did not arrive in time"))
+                why = "the stream that it waited for did not arrive in time"
+                actions.append(self._go_alone(GoesAlone(stream.id, why)))
         return actions
 
     def join_early(self) -> list[Action]:
@@ -92,10 +89,10 @@ class Meetings:
             into = streams.get(early.into)
             found = look(early, waiting, into)
             match found:
-                case Meeting():
+                case Joined():
                     actions += self._join(found)
-                case Alone(why):
-                    actions.append(self._go_alone(early, why))
+                case GoesAlone():
+                    actions.append(self._go_alone(found))
                 case Near():
                     waiting.cap = waiting.head
                 case _:
@@ -105,32 +102,26 @@ class Meetings:
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
         return actions
 
-    def _go_alone(self, early: Early, why: str) -> Action:
-        del self._early[early.stream]
-        stream = self._table.streams[early.stream]
-        stream.cap = None
+    def _go_alone(self, alone: GoesAlone) -> Action:
+        del self._early[alone.stream]
+        self._table.streams[alone.stream].cap = None
         if not self._early:
             for each in self._table.streams.values():
                 each.gate = None
-        alone = GoesAlone(early.stream, why)
-        self._story.note(alone, early.stream)
+        self._story.note(alone, alone.stream)
         return alone
 
-    def _join(self, meeting: Meeting) -> list[Action]:
-        stream = self._table.streams.pop(meeting.stream)
-        into = self._table.streams[meeting.into]
+    def _join(self, joined: Joined) -> list[Action]:
+        stream = self._table.streams.pop(joined.stream)
+        into = self._table.streams[joined.into]
         self._early.pop(stream.id, None)
         for early in self._early.values():
             if early.into == stream.id:
                 early.into = into.id
-        joined = Joined(stream.id, into.id, meeting.lanes)
         self._story.note(joined, stream.id, into.id)
         actions: list[Action] = [joined]
-        along = [stream.lanes[old] for old, new in meeting.lanes.items() if old == new]
-        stream.bad.rename({old: [new] for old, new in meeting.lanes.items() if old != new})
-        if along:
-            into.bad.name_lanes(into.lanes_at)
-            stream.bad.name_lanes(stream.lanes_at, meeting.lanes)
+        along = [stream.lanes[old] for old, new in joined.lanes.items() if old == new]
+        stream.bad.rename({old: [new] for old, new in joined.lanes.items() if old != new})
         ids = {lane.id for lane in along}
         into.bad.join(stream.bad, ids)
         for lane in along:
@@ -140,7 +131,7 @@ class Meetings:
             self._table.put(cursor, into)
             if cursor.lane not in ids:
                 old = stream.lanes[cursor.lane]
-                actions.append(self._table.move(cursor, old, into.lanes[meeting.lanes[old.id]], stream.head))
+                actions.append(self._table.move(cursor, old, into.lanes[joined.lanes[old.id]], stream.head))
         into.rows_filled += stream.rows_filled
         into.rows_delivered += stream.rows_delivered
         into.changed()
@@ -157,7 +148,7 @@ def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
     if not all(c.present for c in stream.cursors.values()):
         return None
     low = other.low
-    rows = min(lane.rows for lane in other.lanes.values())
+    rows = other.ring_rows
     # The other's window must reach `position` now or soon, and a job that is still behind its slowest cursor would
     # hold the others back again.
     if not low <= position <= other.head + rows // 4 or stream.low < low:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from prepserver.schedule.lag import Apart, Parting
+from prepserver.schedule.records import Lane
 from prepserver.schedule.stream import Stream
 
 FACTOR = 4.0
@@ -39,63 +39,40 @@ def is_apart(key: str) -> bool:
     return _APART in key
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The cost of a lane.
-
-    Attributes:
-        lane: Number of the lane.
-        uid: Its user.
-        sample_ns: CPU time to render a sample.
-    """
-
-    lane: int
-    uid: int
-    sample_ns: float
-
-
-def slow_lanes(loads: Iterable[Load], shared_ns: float) -> list[Load]:
+def slow_lanes(lanes: Iterable[Lane], shared_ns: float) -> list[Lane]:
     """The lanes that make a stream slow for other users; never all of them.
 
     A user keeps its lanes, the fastest first, while together they take at most `FACTOR` times as long as the stream
-    would for the least demanding of the other users alone.
-
-    Args:
-        loads: Loads of all lanes.
-        shared_ns: CPU time to read and decode a sample.
+    would for the least demanding of the other users alone. `shared_ns` is for reading and decoding a sample.
     """
-    every = sorted(loads, key=lambda load: (load.sample_ns, load.lane))
+    every = sorted(lanes, key=lambda lane: (lane.spent.sample_ns, lane.id))
     wanted: defaultdict[int, float] = defaultdict(float)
-    for load in every:
-        wanted[load.uid] += load.sample_ns
+    for lane in every:
+        wanted[lane.uid] += lane.spent.sample_ns
     if len(wanted) < 2:
         return []
     kept: defaultdict[int, float] = defaultdict(float)
     slow = []
-    for load in every:
-        least = min(ns for uid, ns in wanted.items() if uid != load.uid)
-        if kept[load.uid] + load.sample_ns > FACTOR * (shared_ns + least):
-            slow.append(load)
+    for lane in every:
+        least = min(ns for uid, ns in wanted.items() if uid != lane.uid)
+        if kept[lane.uid] + lane.spent.sample_ns > FACTOR * (shared_ns + least):
+            slow.append(lane)
         else:
-            kept[load.uid] += load.sample_ns
+            kept[lane.uid] += lane.spent.sample_ns
     return slow
 
 
 def slow_partings(stream: Stream) -> list[Parting]:
     """Partings, one for each user, of jobs whose pipelines make a stream slow for other users."""
     shared_ns = stream.spent.sample_ns
-    loads = [
-        Load(lane.id, lane.key[1], lane.spent.sample_ns)
-        for lane in stream.lanes.values()
-        if lane.spent.samples >= LEAST_SAMPLES
-    ]
-    slow = slow_lanes(loads, shared_ns)
-    rest_ns = shared_ns + sum(load.sample_ns for load in loads if load not in slow)
+    measured = [lane for lane in stream.lanes.values() if lane.spent.samples >= LEAST_SAMPLES]
+    slow = slow_lanes(measured, shared_ns)
+    rest_ns = shared_ns + sum(lane.spent.sample_ns for lane in measured if lane not in slow)
     found = []
-    for uid in sorted({load.uid for load in slow}):
-        lanes = {load.lane: load.sample_ns for load in slow if load.uid == uid}
-        if sum(stream.lanes[lane].spent.ns for lane in lanes) >= EVIDENCE_S * 1e9:
+    for uid in sorted({lane.uid for lane in slow}):
+        lanes = {lane.id: lane.spent for lane in slow if lane.uid == uid}
+        if sum(spent.ns for spent in lanes.values()) >= EVIDENCE_S * 1e9:
             jobs = tuple(sorted({c.job for c in stream.cursors.values() if c.lane in lanes}))
-            apart = Apart(uid, sum(lanes.values()), rest_ns)
+            apart = Apart(uid, sum(spent.sample_ns for spent in lanes.values()), rest_ns)
             found.append(Parting(stream.id, jobs, strangers=True, apart=apart))
     return found

@@ -9,19 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import replace
 
-from prepserver.schedule.actions import (
-    Action,
-    DropLane,
-    DropRing,
-    DropStream,
-    End,
-    MakeRing,
-    OpenLane,
-    OpenStream,
-    Say,
-)
+from prepserver.protocol.layout import RingLayout
+from prepserver.protocol.work import AddLane, DropLane, DropStream
+from prepserver.schedule import actions
 from prepserver.schedule.events import RingMade, RingRefused
-from prepserver.schedule.lag import Apart, Parting
+from prepserver.schedule.lag import Parting
 from prepserver.schedule.pace import apart_key
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.story import Story
@@ -33,7 +25,7 @@ NO_ROOM_S = 10.0
 """How long a job may hold back another user's because there is no memory for parting."""
 
 Answer = RingMade | RingRefused | None
-Steps = Generator[Action, Answer, None]
+Steps = Generator[actions.Action, Answer, None]
 """Yields actions in order, and receives the answer to each `MakeRing`."""
 
 
@@ -44,9 +36,8 @@ class Partings:
         self._table = table
         self._strikes = strikes
         self._story = story
-        self._slow: set[tuple[str, tuple[str, int]]] = (
-            set()
-        )  # (stream key, lane key) of pipelines that parted for being slow
+        # (stream key, lane key) of pipelines that parted for being slow
+        self._slow: set[tuple[str, tuple[str, int]]] = set()
 
     def key_for(self, stream_key: str, lane_key: tuple[str, int]) -> str:
         """The key under which a job shares a stream; a separate one if its pipeline parted for being slow."""
@@ -54,9 +45,10 @@ class Partings:
         self._slow = {(key, lane) for key, lane in self._slow if {key, apart_key(key, lane[1])} & keys}
         return apart_key(stream_key, lane_key[1]) if (stream_key, lane_key) in self._slow else stream_key
 
-    def open_lane(self, stream: Stream, lane: Lane) -> OpenLane:
+    def add_lane(self, stream: Stream, lane: Lane) -> AddLane:
         """Describes a lane to workers."""
-        return OpenLane(lane.id, stream.id, lane.pipeline, self._strikes.told(stream.source, lane.key[0]))
+        layout = RingLayout(lane.rows, lane.fields).to_wire()
+        return AddLane(lane.id, stream.id, lane.pipeline, layout, self._strikes.told(stream.source, lane.key[0]))
 
     def part(self, parting: Parting, now_s: float) -> Steps:
         """Moves jobs to a separate stream, if there is memory for it.
@@ -65,7 +57,7 @@ class Partings:
         that would stay and need rows of the old ring (`prepserver.schedule.lag.left_out`).
         """
         stream = self._table.streams[parting.stream]
-        jobs, why = self._table.names(parting.jobs), _why(parting.apart)
+        holds = f"job {self._table.names(parting.jobs)} holds others back{parting.apart or ''}"
         leaving = [c for c in stream.cursors.values() if c.job in parting.jobs]
         left = sorted({c.lane for c in leaving})
         key = stream.key
@@ -79,23 +71,23 @@ class Partings:
             for made in (shared, own) if stays else (own,):
                 lane = stream.lanes[old]
                 lane_id = self._table.new_id()
-                answer = yield MakeRing(lane_id, lane.key[1], lane.fields, lane.rows, lane.rows)
+                answer = yield actions.MakeRing(lane_id, lane.uid, lane.fields, lane.rows, lane.rows)
                 if not isinstance(answer, RingMade):
-                    yield from [DropRing(lane.id) for lane in (*own.values(), *shared.values())]
+                    yield from [actions.DropRing(lane.id) for lane in (*own.values(), *shared.values())]
                     assert answer is not None
-                    yield from self._cannot(parting, f"job {jobs} holds others back{why}", answer.why, now_s)
+                    yield from self._cannot(parting, holds, answer.why, now_s)
                     return
                 made[old] = replace(lane, id=lane_id, start=stream.watermark, oldest=None, spent=replace(lane.spent))
         for job in parting.jobs:
             self._table.jobs[job].no_room_s = None
         self._story.note(parting, stream.id)
-        yield Say("warning", f"job {jobs} holds others back{why}: it goes on in a separate stream with the same bytes")
+        yield actions.Say("warning", f"{holds}: it goes on in a separate stream with the same bytes")
         yield from self._part(stream, leaving, own, shared, key, now_s)
 
     def _part(
         self, stream: Stream, leaving: list[Cursor], own: dict[int, Lane], shared: dict[int, Lane], key: str,
         now_s: float,
-    ) -> Iterable[Action]:  # fmt: skip
+    ) -> Iterable[actions.Action]:  # fmt: skip
         """Moves ranks from `stream` to a new stream under `key`.
 
         `own` maps each lane that they read to its new lane; `shared`, to a new lane for the jobs that stay on it.
@@ -104,18 +96,18 @@ class Partings:
         start = stream.watermark
         begin = min([start, *(c.need for c in leaving if not c.present)])
         stream.bad.rename({lane: [new[lane].id for new in (shared, own) if lane in new] for lane in stream.lanes})
+        made_id = self._table.new_id()
+        spec = replace(stream.spec, stream=made_id, quarantined=self._strikes.told(stream.source))
         made = Stream(
-            self._table.new_id(), key, stream.source, stream.n, stream.next_start, head=begin, parted_s=now_s,
+            made_id, key, stream.source, stream.n, stream.next_start, begin, spec, parted_s=now_s,
             lanes={lane.id: replace(lane, start=begin) for lane in own.values()}, bad=stream.bad.copy(),
         )  # fmt: skip
-        if stream.spec is not None:
-            made.spec = replace(stream.spec, stream=made.id, quarantined=self._strikes.told(stream.source))
-            yield OpenStream(made.spec)
+        yield spec
         self._table.streams[made.id] = made
         for lane in shared.values():
             stream.lanes[lane.id] = lane
-            yield self.open_lane(stream, lane)
-        yield from [self.open_lane(made, lane) for lane in made.lanes.values()]
+            yield self.add_lane(stream, lane)
+        yield from [self.add_lane(made, lane) for lane in made.lanes.values()]
         for cursor in leaving:
             del stream.cursors[cursor.id]
             self._table.put(cursor, made)
@@ -135,31 +127,21 @@ class Partings:
             del self._table.streams[stream.id]
             yield DropStream(stream.id)
 
-    def _cannot(self, parting: Parting, what: str, why: str, now_s: float) -> Iterable[Action]:
+    def _cannot(self, parting: Parting, holds: str, why: str, now_s: float) -> Iterable[actions.Action]:
         """Handles a lack of memory: jobs of the same user wait; for others, the job must soon attach again."""
         jobs = [self._table.jobs[job] for job in parting.jobs]
         since_s = min(now_s if job.no_room_s is None else job.no_room_s for job in jobs)
         for job in jobs:
             job.no_room_s = since_s if job.no_room_s is None else job.no_room_s
         if since_s == now_s:
-            yield Say("warning", f"{what} and cannot part from them: {why}")
+            yield actions.Say("warning", f"{holds} and cannot part from them: {why}")
         elif parting.strangers and now_s - since_s >= NO_ROOM_S:
-            text = f"{what} and must attach again, because there is no memory to part from another user's job: {why}"
-            yield Say("warning", text)
+            text = f"{holds} and must attach again, because there is no memory to part from another user's job: {why}"
+            yield actions.Say("warning", text)
             # Nobody refills a ring that all its jobs have left: a stopped client finds its rows as they were.
             stream = self._table.streams[parting.stream]
             lanes = {cursor.lane for cursor in stream.cursors.values() if cursor.job in parting.jobs}
             for cursor in [cursor for cursor in stream.cursors.values() if cursor.lane in lanes]:
                 if cursor.present:
-                    yield End(cursor.id, "internal", text[:4000])
+                    yield actions.End(cursor.id, "internal", text[:4000])
                 yield from self._table.take(cursor.id)
-
-
-def _why(apart: Apart | None) -> str:
-    """Describes how slow the pipelines are."""
-    if apart is None:
-        return ""
-    return (
-        f" (uid {apart.uid}: its pipeline takes {apart.sample_ns / 1e6:.1f} ms of CPU time a sample; reading, decoding "
-        f"and all other pipelines take {apart.rest_ns / 1e6:.1f} ms)"
-    )

@@ -15,17 +15,11 @@ RECENT_SAMPLES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The time that a chunk has taken, as its worker reports it.
+    """The time that a chunk has taken, as its worker reports it."""
 
-    Attributes:
-        wall_ns: Wall time of the whole chunk.
-        shared_ns: Work shared by all lanes: reading, including waits, and CPU time of decoding.
-        lanes_ns: CPU time of rendering each lane of the chunk; empty if there was only one.
-    """
-
-    wall_ns: int = 0
-    shared_ns: int = 0
-    lanes_ns: tuple[int, ...] = ()
+    wall_ns: int = 0  # wall time of the whole chunk
+    shared_ns: int = 0  # work shared by all lanes: reading, including waits, and CPU time of decoding
+    lanes_ns: tuple[int, ...] = ()  # CPU time of rendering each lane of the chunk; empty if there was only one
 
 
 @dataclass(slots=True)
@@ -50,68 +44,43 @@ class Spent:
 
 @dataclass(slots=True)
 class Lane:
-    """One pipeline of a stream with its ring.
+    """One pipeline of a stream with its ring."""
 
-    Attributes:
-        id: Unique number, never reused.
-        key: What two jobs must have in common to share it (pipeline digest and uid).
-        rows: Rows of its ring.
-        start: First position that this stream fills in it.
-        oldest: First position that was ever in its ring, if the lane came from another stream.
-        spent: CPU time of rendering it, in chunks with several lanes.
-        pipeline: Wire form, for workers.
-        fields: Fields of a row.
-    """
+    id: int  # unique number, never reused
+    key: tuple[str, int]  # what two jobs must have in common to share it (pipeline digest and uid)
+    rows: int  # rows of its ring
+    start: int  # first position that this stream fills in it
+    oldest: int | None = None  # first position that was ever in its ring, if the lane came from another stream
+    spent: Spent = field(default_factory=Spent)  # CPU time of rendering it, in chunks with several lanes
+    pipeline: list[dict[str, Any]] = field(default_factory=list)  # wire form, for workers
+    fields: tuple[Field, ...] = ()  # fields of a row
 
-    id: int
-    key: tuple[str, int]
-    rows: int
-    start: int
-    oldest: int | None = None
-    spent: Spent = field(default_factory=Spent)
-    pipeline: list[dict[str, Any]] = field(default_factory=list)
-    fields: tuple[Field, ...] = ()
+    @property
+    def uid(self) -> int:
+        """Its user."""
+        return self.key[1]
 
 
 @dataclass(slots=True)
 class Cursor:
-    """Where one rank of a job stands.
+    """Where one rank of a job stands."""
 
-    Attributes:
-        id: Unique number, never reused; clients know it as the job id.
-        lane: The lane that it reads.
-        job: Its job.
-        line: Its batches; `line.peek()` is the next one to announce.
-        prefetch: Rows that it wants ready beyond `need`.
-        released: It needs no row below this position.
-        announced: It was told that all rows below this position are ready.
-        present: False until this rank attaches; its place is reserved.
-        next_stop: End of the next batch to announce (`line.peek().stop`, cached).
-        wait_ns: Time spent in `next()` up to the end of the last batch but one, as the client reports it.
-        batches: Batches handed to the training loop, as the client reports them.
-        asked: `announced` at the time of the client's last Sync; -1 if it released rows since.
-        lag: See `prepserver.protocol.messages.Attach`.
-        entered: Rows below this position are in the rings of the stream that it came from.
-        moves: How often it was moved to another ring since it attached.
-        rank: Its rank in the job.
-    """
-
-    id: int
-    lane: int
-    job: int
-    line: BatchLine
-    prefetch: int
-    released: int
-    announced: int
-    present: bool = True
-    next_stop: int = 0
-    wait_ns: int = 0
-    batches: int = 0
-    asked: int = -1
-    lag: str = "wait"
-    entered: int = 0
-    moves: int = 0
-    rank: int = 0
+    id: int  # unique number, never reused; clients know it as the job id
+    lane: int  # the lane that it reads
+    job: int  # its job
+    line: BatchLine  # its batches; `line.peek()` is the next one to announce
+    prefetch: int  # rows that it wants ready beyond `need`
+    released: int  # it needs no row below this position
+    announced: int  # it was told that all rows below this position are ready
+    present: bool = True  # False until this rank attaches; its place is reserved
+    next_stop: int = 0  # end of the next batch to announce (`line.peek().stop`, cached)
+    wait_ns: int = 0  # time spent in `next()` up to the end of the last batch but one, as the client reports it
+    batches: int = 0  # batches handed to the training loop, as the client reports them
+    asked: int = -1  # `announced` at the time of the client's last Sync; -1 if it released rows since
+    lag: str = "wait"  # see `prepserver.protocol.messages.Attach`
+    entered: int = 0  # rows below this position are in the rings of the stream that it came from
+    moves: int = 0  # how often it was moved to another ring since it attached
+    rank: int = 0  # its rank in the job
 
     def __post_init__(self) -> None:
         self.find_next()
@@ -160,48 +129,29 @@ class Cursor:
 
 @dataclass(slots=True)
 class Job:
-    """The ranks of one run that start at one place; absent ranks have a reserved place there.
+    """The ranks of one run that start at one place; absent ranks have a reserved place there."""
 
-    Attributes:
-        id: Unique number, never reused.
-        run: What all ranks of a run have in common.
-        where: What ranks that share a place have in common as well.
-        attach: The question of the first rank.
-        uid: Its user.
-        epoch_start: Position at which its epoch began.
-        position: Position of its first batch.
-        since_s: When its first rank attached.
-        cursors: Rank to cursor, without ranks that left or whose places were freed.
-        no_room_s: Since when it lacks the memory to part from others; None if it need not part.
-    """
-
-    id: int
-    run: tuple[Any, ...]
-    where: tuple[Any, ...]
-    attach: Attach
-    uid: int
-    epoch_start: int
-    position: int
-    since_s: float
+    id: int  # unique number, never reused
+    run: tuple[Any, ...]  # what all ranks of a run have in common
+    where: tuple[Any, ...]  # what ranks that share a place have in common as well
+    attach: Attach  # the question of the first rank
+    uid: int  # its user
+    epoch_start: int  # position at which its epoch began
+    position: int  # position of its first batch
+    since_s: float  # when its first rank attached
+    # rank to cursor, without ranks that left or whose places were freed
     cursors: dict[int, int] = field(default_factory=dict)
-    no_room_s: float | None = None
+    no_room_s: float | None = None  # since when it lacks the memory to part from others; None if it need not part
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that holds a replacement.
-
-    Attributes:
-        position: Position of the row.
-        index: The sample that could not be used.
-        reason: Path and cause.
-        lanes: The lanes in which it is bad; empty for all.
-    """
+    """A row that holds a replacement."""
 
     position: int
-    index: int
-    reason: str
-    lanes: tuple[int, ...] = ()
+    index: int  # the sample that could not be used
+    reason: str  # path and cause
+    lanes: tuple[int, ...] = ()  # the lanes in which it is bad; empty for all of its chunk
 
 
 @dataclass(slots=True)
@@ -215,27 +165,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """The sample in hand when a worker died.
+    """The sample in hand when a worker died."""
 
-    Attributes:
-        index: The sample; None for one of several that were made at once.
-        lane: The lane being rendered; None while the sample was read or decoded, for all lanes.
-    """
-
-    index: int | None
-    lane: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A stream whose jobs can all go on in another.
-
-    Attributes:
-        stream: The stream that ends.
-        into: The stream that they join.
-        lanes: Each lane of `stream` -> the lane of `into` with the same rows, or itself if it moves with its ring.
-    """
-
-    stream: int
-    into: int
-    lanes: dict[int, int]
+    index: int | None  # the sample; None for one of several that were made at once
+    lane: int | None = None  # the lane being rendered; None while the sample was read or decoded, for all lanes

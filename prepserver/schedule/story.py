@@ -16,11 +16,7 @@ Noted = Event | GoesAlone | Joined | QuarantineSample | Parting
 
 
 class Story:
-    """A bounded log without mere progress (chunks made, rows released).
-
-    Attributes:
-        now_s: Time of the event that is being handled.
-    """
+    """A bounded log without mere progress (chunks made, rows released); `now_s` is the time of the current event."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -28,58 +28,36 @@ from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Took
 
 @dataclass(slots=True)
 class Stream:
-    """See the module. It has more than 15 public members because most are one number of the window.
+    """See the module. It has more than 15 public members because most are one number of the window."""
 
-    Attributes:
-        id: Unique number, never reused.
-        key: What two jobs must have in common to share it (source listing, order, seed).
-        source: Digest of the source's listing.
-        n: Positions of a pass.
-        next_start: Smallest position at or after the given one at which an epoch may begin.
-        head: Next position never given to a worker.
-        spec: Its description for workers.
-        cap: End of an early stream's allowance; None for other streams. See `prepserver.schedule.early`.
-        gate: Chunks end here, where an early stream waits to join; None if none does.
-        lanes: By number.
-        cursors: The ranks that read it.
-        bad: Its bad rows.
-        chunks: State of its chunks.
-        spent: CPU time of reading and decoding, which lanes share.
-        served_ns: Worker time charged to it by `Dispatch`.
-        last_served: Number of the last chunk that it was given.
-        rows_filled: Rows made.
-        rows_delivered: Rows announced to ranks.
-        suspects: Start of a chunk -> (pipeline, sample) with strikes in it.
-        twice: Starts of chunks that were given out twice and are not made yet.
-        half_made: Chunks that one of two workers has made while the other ends -> their bad rows.
-        parted_s: When a parting made it; None if none did.
-        failed: Consecutive failed tasks by the lane to blame, or None.
-        put_away: Samples that were quarantined in a lane since a chunk of it was made.
-    """
-
-    id: int
-    key: str
-    source: str
-    n: int
-    next_start: Callable[[int], int]
-    head: int
-    spec: work.AddStream | None = None
+    id: int  # unique number, never reused
+    key: str  # what two jobs must have in common to share it (source listing, order, seed)
+    source: str  # digest of the source's listing
+    n: int  # positions of a pass
+    next_start: Callable[[int], int]  # smallest position at or after the given one at which an epoch may begin
+    head: int  # next position never given to a worker
+    spec: work.AddStream  # its description for workers
+    # End of an early stream's allowance; None for other streams. See `prepserver.schedule.early`.
     cap: int | None = None
-    gate: int | None = None
-    lanes: dict[int, Lane] = field(default_factory=dict)
-    cursors: dict[int, Cursor] = field(default_factory=dict)
+    gate: int | None = None  # chunks end here, where an early stream waits to join; None if none does
+    lanes: dict[int, Lane] = field(default_factory=dict)  # by number
+    cursors: dict[int, Cursor] = field(default_factory=dict)  # the ranks that read it
     bad: BadRows = field(default_factory=BadRows)
-    chunks: Chunks = field(default_factory=Chunks)
-    spent: Spent = field(default_factory=Spent)
-    served_ns: int = 0
-    last_served: int = 0
+    chunks: Chunks = field(default_factory=Chunks)  # state of its chunks
+    spent: Spent = field(default_factory=Spent)  # CPU time of reading and decoding, which lanes share
+    served_ns: int = 0  # worker time charged to it by `Dispatch`
+    last_served: int = 0  # number of the last chunk that it was given
     rows_filled: int = 0
-    rows_delivered: int = 0
+    rows_delivered: int = 0  # rows announced to ranks
+    # start of a chunk -> (pipeline, sample) with strikes in it
     suspects: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
-    twice: set[int] = field(default_factory=set)
+    twice: set[int] = field(default_factory=set)  # starts of chunks that were given out twice and are not made yet
+    # chunks that one of two workers has made while the other ends -> their bad rows
     half_made: dict[int, list[BadRow]] = field(default_factory=dict)
-    parted_s: float | None = None
+    parted_s: float | None = None  # when a parting made it; None if none did
+    # consecutive failed tasks by the lane to blame, or None
     failed: Counter[int | None] = field(default_factory=Counter)
+    # samples that were quarantined in a lane since a chunk of it was made
     put_away: Counter[int] = field(default_factory=Counter)
     _pace: tuple[tuple[int, ...], int] | None = None  # lanes of the chunk made last, and its time per row
     _low: int | None = None  # these three are cached, because every event needs them; see `changed`
@@ -158,11 +136,9 @@ class Stream:
     # -- what is made -------------------------------------------------------------------------------
 
     def next_chunk(self, most: int, least: int) -> Chunk | None:
-        """Takes the next run of positions to fill; None while the window is full.
+        """Takes the next run of positions to fill, of at most `most` rows; None while the window is full.
 
-        Args:
-            most: Rows of a chunk.
-            least: A window with room for fewer rows counts as full.
+        A window with room for fewer rows than `least` counts as full.
         """
         low = self.low
         if (lost := self.chunks.next_lost()) is not None:
@@ -193,7 +169,7 @@ class Stream:
             return  # made twice, and the other worker was first
         self.chunks.made(chunk.position)
         self.rows_filled += chunk.count
-        self.bad.made(chunk, bad, self.lanes)
+        self.bad.made(chunk, bad)
 
     def lanes_at(self, position: int) -> tuple[int, ...]:
         """The lanes in which a position is filled."""
@@ -233,4 +209,4 @@ class Stream:
 
     def owner(self, cursor: Cursor) -> int:
         """The uid of a cursor's job; a lane has one user."""
-        return self.lanes[cursor.lane].key[1]
+        return self.lanes[cursor.lane].uid

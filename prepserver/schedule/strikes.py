@@ -37,14 +37,11 @@ _WHY = {
 
 
 class Strikes:
-    """See the module.
-
-    Attributes:
-        quarantined: Samples that are not tried any more by (source, pipeline); an empty pipeline stands for all.
-    """
+    """See the module."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        # samples that are not tried any more by (source, pipeline); an empty pipeline stands for all
         self.quarantined: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._strikes: defaultdict[tuple[str, str, int], int] = defaultdict(int)  # by source, pipeline, sample
 
@@ -105,5 +102,4 @@ class Strikes:
         lanes = [(s.id, lane) for s in streams for lane in s.lanes.values() if lane.key[0] == pipeline]
         places = tuple((s, lane.id) for s, lane in lanes) if pipeline else tuple((s.id, None) for s in streams)
         ops = ", ".join(op.get("name", op["op"]) for op in lanes[0][1].pipeline) if lanes else ""
-        dataset = next((place_of(s.spec.source) for s in streams if s.spec is not None), "")
-        return QuarantineSample(source, index, pipeline, places, why, ops, dataset)
+        return QuarantineSample(source, index, pipeline, places, why, ops, place_of(streams[0].spec.source))

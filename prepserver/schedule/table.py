@@ -5,22 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from prepserver.schedule.actions import Action, DropLane, DropStream, Move
+from prepserver.protocol.work import DropLane, DropStream
+from prepserver.schedule.actions import Action, Move
 from prepserver.schedule.records import Cursor, Job, Lane
 from prepserver.schedule.stream import Stream
 
 
-class Inconsistent(AssertionError):
-    """Two facts contradict each other."""
-
-
 class Table:
-    """See the module.
-
-    Attributes:
-        streams: By number.
-        jobs: By number.
-    """
+    """The streams and jobs by their numbers."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -37,19 +29,11 @@ class Table:
         return cursor in self._stream_of
 
     def stream_of(self, cursor: int) -> Stream:
-        """The stream that a rank reads.
-
-        Raises:
-            KeyError: There is no such rank.
-        """
+        """The stream that a rank reads; `KeyError` if there is no such rank."""
         return self.streams[self._stream_of[cursor]]
 
     def cursor(self, cursor: int) -> Cursor:
-        """A rank's cursor.
-
-        Raises:
-            KeyError: There is no such rank.
-        """
+        """A rank's cursor; `KeyError` if there is no such rank."""
         return self.stream_of(cursor).cursors[cursor]
 
     def put(self, cursor: Cursor, stream: Stream) -> None:
@@ -95,43 +79,6 @@ class Table:
         """The stream that all ranks of a job read."""
         return self.stream_of(next(iter(job.cursors.values())))
 
-    def jobs_of(self, uid: int) -> list[Job]:
-        """The jobs of a user."""
-        return [job for job in self.jobs.values() if job.uid == uid]
-
     def names(self, jobs: Iterable[int]) -> str:
         """The names of some jobs, for the log."""
         return ", ".join(sorted({repr(self.jobs[job].attach.job) for job in jobs if job in self.jobs}))
-
-    def validate(self) -> None:
-        """Checks all facts against each other.
-
-        Raises:
-            Inconsistent: Two of them contradict each other.
-        """
-        cursors = {c: s.id for s in self.streams.values() for c in s.cursors}
-        _same("the stream of each cursor", cursors, self._stream_of)
-        lanes = [lane for s in self.streams.values() for lane in s.lanes]
-        _same("lanes, each in one stream", len(lanes), len(set(lanes)))
-        for stream in self.streams.values():
-            at = f"stream {stream.id}: "
-            _same(at + "lanes that are read", {c.lane for c in stream.cursors.values()}, set(stream.lanes))
-            kept = stream.low, stream.wanted, stream.ready_rows()
-            stream.changed()
-            _same(at + "low, wanted and ready rows", kept, (stream.low, stream.wanted, stream.ready_rows()))
-            if not stream.floor <= stream.low or stream.watermark > stream.head:
-                raise Inconsistent(f"{at}floor {stream.floor}, low {stream.low}, head {stream.head}")
-            for cursor in stream.cursors.values():
-                job = self.jobs.get(cursor.job)
-                if job is None:
-                    raise Inconsistent(f"{at}cursor {cursor.id} is a rank of no job")
-                _same(f"{at}rank {cursor.rank} of job {job.id}", job.cursors.get(cursor.rank), cursor.id)
-                _same(f"{at}the user of job {job.id}", job.uid, stream.owner(cursor))
-        for job in self.jobs.values():
-            read = {(self._stream_of[c], self.cursor(c).lane) for c in job.cursors.values()}
-            _same(f"job {job.id}: streams and lanes of its ranks", len(read), 1)
-
-
-def _same(what: str, one: object, other: object) -> None:
-    if one != other:
-        raise Inconsistent(f"{what}: {one!r} is not {other!r}")

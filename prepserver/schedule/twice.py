@@ -27,26 +27,26 @@ class Twice:
         self._workers = workers
 
     def look(self, now_s: float) -> None:
-        """Gives out late chunks a second time if workers idle and jobs wait; called on each tick."""
-        late = []
+        """Gives each idle worker a late chunk, those first that jobs wait for longest; called on each tick."""
+        late: list[tuple[Task, Stream]] = []
         for slot, oldest in self._workers.oldest():
             if oldest.since_s is None:
                 oldest.since_s = now_s
             elif now_s - oldest.since_s > max(TWICE_S, 2e-9 * oldest.foreseen_ns):
                 # tasks queued after it are late, too
-                late += [t for t in map(self._workers.tasks.__getitem__, slot.tasks) if not t.twice and self._delays(t)]
-        if not self._workers.are_idle:
-            return
-        for task in late:
+                for task in map(self._workers.tasks.__getitem__, slot.tasks):
+                    stream = self._table.streams.get(task.stream)
+                    if stream is not None and not task.twice and not stream.ready_rows():  # a job on it waits
+                        late.append((task, stream))
+        idle = self._workers.idle
+        for task, stream in sorted(late, key=lambda each: each[0].chunk.position - each[1].watermark):
+            takes = next((slot for slot in idle if stream.id not in slot.barred), None)
+            if takes is None:
+                continue
+            idle.remove(takes)
             task.twice = True
-            stream = self._table.streams[task.stream]
             stream.twice.add(task.chunk.position)
             stream.chunks.lost(task.chunk.position, task.chunk.count)
-
-    def _delays(self, task: Task) -> bool:
-        """Whether a job on the task's stream has no rows ready."""
-        stream = self._table.streams.get(task.stream)
-        return stream is not None and not stream.ready_rows()
 
     def made(self, stream: Stream, task: Task, bad: Iterable[BadRow]) -> list[Action]:
         """Announces a chunk that a worker made, or first kills the other worker that runs it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prepserver.schedule.records import Chunk
@@ -16,14 +17,27 @@ SLOW_NS = 500_000_000
 chunk of 64 rows. Nothing is queued after a task that takes longer."""
 
 
+BARRED_S = 60.0
+"""How long a worker on another machine gets no tasks of a stream that it could not read."""
+
+
 @dataclass(slots=True)
 class WorkerSlot:
-    """A worker, its tasks (oldest first), how many of them should take longer than `SLOW_NS`; whether it retires."""
+    """A worker.
+
+    Attributes:
+        id: Its number.
+        tasks: Its tasks, oldest first.
+        slow_tasks: How many of them should take longer than `SLOW_NS`.
+        retires: Whether it gets no more.
+        barred: Streams of which it gets none: until when, and why.
+    """
 
     id: int
     tasks: list[int] = field(default_factory=list)
     slow_tasks: int = 0
     retires: bool = False
+    barred: dict[int, tuple[float, str]] = field(default_factory=dict)
 
     @property
     def takes_more(self) -> bool:
@@ -33,31 +47,18 @@ class WorkerSlot:
 
 @dataclass(slots=True)
 class Task:
-    """A chunk in a worker's hands.
-
-    Attributes:
-        stream: The chunk's stream.
-        chunk: The chunk.
-        worker: The worker that has it.
-        since_s: When it was first seen as the worker's oldest; None before.
-        twice: Whether its chunk was given out a second time.
-        foreseen_ns: Expected time.
-    """
+    """A chunk of a stream in a worker's hands."""
 
     stream: int
     chunk: Chunk
     worker: int
-    since_s: float | None = None
-    twice: bool = False
-    foreseen_ns: int = 0
+    since_s: float | None = None  # when it was first seen as the worker's oldest; None before
+    twice: bool = False  # whether its chunk was given out a second time
+    foreseen_ns: int = 0  # expected time
 
 
 class Workers:
-    """See the module.
-
-    Args:
-        streams: All streams, which record the tasks that may still write their rows.
-    """
+    """See the module. The `streams` record the tasks that may still write their rows."""
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
         self._streams = streams
@@ -67,16 +68,29 @@ class Workers:
         self._stuck: dict[int, list[int]] = {}  # stuck worker -> tasks whose rows it may still write
 
     @property
-    def are_idle(self) -> bool:
-        """Whether a worker has nothing to do."""
-        return bool(self._free[0])
+    def idle(self) -> list[WorkerSlot]:
+        """Those that have nothing to do."""
+        return list(self._free[0].values())
 
-    def emptiest(self) -> WorkerSlot | None:
-        """A worker that can take a task, idle if possible."""
-        for free in self._free:
-            if free:
-                return next(iter(free.values()))
-        return None
+    def idle_for(self, stream: int) -> bool:
+        """Whether a worker has nothing to do that may get tasks of a stream."""
+        return any(stream not in slot.barred for slot in self._free[0].values())
+
+    def free(self) -> Iterator[WorkerSlot]:
+        """The workers that can take a task, idle ones first; until one is given to one of them."""
+        return itertools.chain.from_iterable(free.values() for free in self._free)
+
+    def bar(self, worker: int, stream: int, why: str, now_s: float) -> bool:
+        """Gives a worker no tasks of a stream for `BARRED_S`; returns whether no other is barred for that reason."""
+        is_new = all(slot.barred.get(stream, (0.0, ""))[1] != why for slot in self.slots.values())
+        self.slots[worker].barred[stream] = now_s + BARRED_S, why
+        return is_new
+
+    def unbar(self, now_s: float) -> None:
+        """Lets workers whose time is up try again."""
+        for slot in self.slots.values():
+            for stream in [stream for stream, (until_s, _) in slot.barred.items() if until_s <= now_s]:
+                del slot.barred[stream]
 
     def up(self, worker: int) -> None:
         """Adds a worker that is ready for tasks."""
@@ -114,8 +128,7 @@ class Workers:
     def lose(self, worker: int) -> list[Task] | None:
         """Removes a worker that has ended, so that it cannot write any more.
 
-        Returns:
-            The tasks that end with it, oldest first; None if `give_up` returned them before.
+        Returns the tasks that end with it, oldest first; None if `give_up` returned them before.
         """
         for task_id in self._stuck.pop(worker, ()):
             self._forget(task_id)
@@ -163,15 +176,3 @@ class Workers:
         if task is not None and task.stream in self._streams:
             self._streams[task.stream].chunks.ended(task_id)
         return task
-
-    def validate(self) -> list[str]:
-        """Contradictions, in words."""
-        held = [t for slot in self.slots.values() for t in slot.tasks] + [t for ts in self._stuck.values() for t in ts]
-        wrong = [] if sorted(held) == sorted(self.tasks) else [f"tasks held {held}, known {sorted(self.tasks)}"]
-        for stream in self._streams.values():
-            known = {t for t, task in self.tasks.items() if task.stream == stream.id}
-            if known != stream.chunks.running:
-                wrong.append(f"stream {stream.id}: tasks {known}, running {set(stream.chunks.running)}")
-        free = {w for each in self._free for w in each}
-        takes = {s.id for s in self.slots.values() if s.takes_more}
-        return wrong if free == takes else [*wrong, f"free workers {free}, those that take a task {takes}"]

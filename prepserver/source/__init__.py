@@ -1,8 +1,8 @@
-"""Encoded samples by index: folders of images, lists of files, shards, synthetic photos.
+"""Encoded samples by index, of every kind of source; `readers` has a file for each.
 
 `build_index` runs once, for the daemon: it turns a spec into an index file, or finds it in the cache if nothing has
-changed. A packed dataset brings its own index. `open_source` runs in every worker and reads
-samples by the index. This package knows nothing of order, decoding, rows or jobs.
+changed. `open_source` runs in every worker and reads samples by the index. This package knows nothing of order,
+decoding, rows or jobs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prepserver.pipeline.source import SourceSpec
+from prepserver.source.cache import discard
+from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.reader import IndexInfo
 from prepserver.source.readers import READERS
-from prepserver.source.readers.image_folder import EXTENSIONS
-from prepserver.source.roots import OutsideRootsError, Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
+from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots
+from prepserver.source.samples import Record, Source
 
 __all__ = [
-    "EXTENSIONS", "MAX_ENCODED_BYTES", "IndexInfo", "OutsideRootsError", "Record", "Roots", "SampleError", "Source",
-    "SourceError", "build_index", "open_source",
+    "IndexInfo", "OutsideRootsError", "Record", "Roots", "SampleError", "Source", "SourceError", "build_index",
+    "open_source",
 ]  # fmt: skip
 
 
@@ -41,16 +42,25 @@ def build_index(
         SourceError: The dataset cannot be used, or the cache cannot be written; the text says what to do. An
             `OutsideRootsError` says that the dataset does not lie in the roots.
     """
-    if roots is not None:
-        # Comes first, so that no later error tells anything about what is outside.
-        for part in spec.parts():
-            for name, path in part.named_paths():
-                roots.check_path(f"the {name} of {type(part).__name__}", path)
-    return READERS[type(spec)](spec).index(cache_dir, report, roots)
+    reader = READERS[type(spec)](spec, roots or ANYWHERE)
+    for part in spec.parts():  # first, so that no later error tells anything about what is outside
+        for name, path in part.named_paths():
+            reader.roots.check_path(f"the {name} of {type(part).__name__}", path)
+    seen: set[Path] = set()
+    while True:
+        try:
+            return reader.index(cache_dir, report)
+        except (BrokenContainerError, SourceError) as error:
+            index = discard(error, cache_dir)  # one that looked good, and is damaged far behind its begin
+            if index is None or index in seen:
+                if isinstance(error, SourceError):
+                    raise
+                raise SourceError(f"the index {error}") from error
+            seen.add(index)
 
 
 def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) -> Source:
-    """Open a dataset by its index, which is read once to check it: 5 ms for a million files.
+    """Open a dataset by its index; 0.1 ms, however many samples it has. What is damaged in it shows when it is read.
 
     Args:
         spec: The spec that the index was built from.
@@ -60,4 +70,4 @@ def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) 
     Raises:
         SourceError: The index is gone, damaged, or belongs to another dataset.
     """
-    return READERS[type(spec)](spec).open(index_path, roots)
+    return READERS[type(spec)](spec, roots or ANYWHERE).open(index_path)

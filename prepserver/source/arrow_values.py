@@ -14,22 +14,14 @@ from prepserver.source.values import value_of
 
 
 class Values:
-    """The values of a column in a row group, as Arrow has them.
-
-    Attributes:
-        nbytes: Bytes that they take.
-    """
+    """The values of a column in a row group, as Arrow has them; they take `nbytes`."""
 
     def __init__(self, column: str, kind: Kind, array: Any) -> None:
         self._column, self._kind, self._array = column, kind, array
         self.nbytes = int(array.nbytes)
 
     def value(self, row: int) -> Any:
-        """Return the value of a row.
-
-        Raises:
-            SampleError: It has none, or it is not of the kind.
-        """
+        """Return the value of a row; raises `SampleError` if it has none, or it is not of the kind."""
         found = self._array[row]
         if not found.is_valid:
             raise SampleError(f"its {self._column} is null")
@@ -55,7 +47,7 @@ class Values:
         return isinstance(self._kind, Array | Tokens) and not hasattr(self._array.type.value_type, "value_type")
 
     def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
-        """Write the values of `rows` to the places `here` of an array; return False where `value` must say why not."""
+        """Write the values of `rows` to the places `here` of `target`; False if one is bad, and `value` says why."""
         for place, row in zip(here.tolist(), rows.tolist(), strict=True):
             target[place] = self.value(row)
         return True
@@ -88,9 +80,7 @@ class _Numbers(Values):
 
 def values_of(column: str, kind: Kind, array: Any) -> Values:
     """Return the values of a column, as numbers of one shape if they are such."""
-    shape: tuple[int, ...] | None = ()
-    if isinstance(kind, Array):
-        shape = kind.shape
+    shape = kind.shape if isinstance(kind, Array) else ()
     if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
         return Values(column, kind, array)
     flat = array

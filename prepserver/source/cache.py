@@ -10,18 +10,34 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from prepserver.source.container import TEMPORARY_PREFIX, BrokenContainerError, Container, write_container
+from prepserver.source.container import UNFINISHED, BrokenContainerError, Container, write_container, write_whole
 from prepserver.source.errors import SourceError
 
 # States of one dataset, kept for the streams that began on them.
 _STATES_KEPT = 8
 # Writing the largest index takes seconds: an unfinished file older than this belongs to a process that was killed.
 _UNFINISHED_AGE_NS = 3600 * 10**9
+
+
+def damaged(error: Exception) -> BrokenContainerError | None:
+    """Return the error of the damaged index, if that is why a source could not be read or opened."""
+    cause = error.__cause__ if isinstance(error, SourceError) else error
+    return cause if isinstance(cause, BrokenContainerError) else None
+
+
+def discard(error: Exception, folder: Path) -> Path | None:
+    """Remove an index that turned out to be damaged; return its path, or None if it is none of this cache."""
+    broken = damaged(error)
+    if broken is None or broken.path.parent != folder:
+        return None
+    if broken.is_there:
+        with contextlib.suppress(OSError):  # its disk may be read-only by now
+            broken.path.unlink()
+    return broken.path
 
 
 class IndexCache:
@@ -52,6 +68,14 @@ class IndexCache:
         os.utime(self.folder)
         return self.folder.stat().st_mtime_ns
 
+    def check(self) -> None:
+        """Remove what is damaged anywhere; reads all files."""
+        for path in self._newest_first("*.idx"):
+            try:
+                Container(path).check()
+            except BrokenContainerError as error:
+                discard(error, self.folder)
+
     def candidates(self, key: str) -> Iterator[tuple[Path, Container]]:
         """Yield the whole index files of a key, the newest first, and remove broken ones."""
         for path in self._newest_first(f"{key}-*.idx"):
@@ -68,52 +92,40 @@ class IndexCache:
         Raises:
             SourceError: It cannot be written.
         """
-        path = self.folder / f"{key}-{digest[:32]}.idx"
-        try:
-            write_container(path, meta, sections)
-        except OSError as error:
-            raise self._full(error) from error
-        self._tidy(key)
+        path = self._path(key, digest)
+        self._write(key, lambda: write_container(path, meta, sections))
         return path
 
-    def copied(self, key: str, digest: str, size: int, content: Callable[[], Any]) -> str:
-        """Keep a copy of an index that lies elsewhere; return its path.
-
-        Args:
-            key: The name of the spec.
-            digest: The name of the content.
-            size: Its bytes; a copy of another size is made again.
-            content: Returns it.
+    def copied(self, key: str, digest: str, content: Callable[[], Any]) -> str:
+        """Keep a copy of an index that lies elsewhere; return its path. A broken copy is made again.
 
         Raises:
             SourceError: It cannot be written.
             OSError: What `content` raises.
         """
-        path = self.folder / f"{key}-{digest[:32]}.idx"
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_size == size:
-                return str(path)
+        path = self._path(key, digest)
+        with contextlib.suppress(FileNotFoundError, BrokenContainerError):
+            Container(path)
+            return str(path)
         data = content()
-        try:
-            descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=self.folder)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except OSError as error:
-            raise self._full(error) from error
-        self._tidy(key)
+        self._write(key, lambda: write_whole(path, [data]))
         return str(path)
 
-    def _full(self, error: OSError) -> SourceError:
-        return SourceError(
-            f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder"
-        )
+    def _path(self, key: str, digest: str) -> Path:
+        return self.folder / f"{key}-{digest[:32]}.idx"
 
-    def _tidy(self, key: str) -> None:
+    def _write(self, key: str, write: Callable[[], None]) -> None:
+        """Write an index of a key, and tidy the folder."""
+        try:
+            write()
+        except OSError as error:
+            raise SourceError(
+                f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder"
+            ) from error
         for old in self._newest_first(f"{key}-*.idx")[_STATES_KEPT:]:
             old.unlink(missing_ok=True)
         now_ns = self.clock_ns()
-        for unfinished in self._newest_first(f"{TEMPORARY_PREFIX}*"):
+        for unfinished in self._newest_first(f"{UNFINISHED}*"):
             with contextlib.suppress(FileNotFoundError):
                 if now_ns - unfinished.stat().st_mtime_ns > _UNFINISHED_AGE_NS:
                     unfinished.unlink()

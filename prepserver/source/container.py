@@ -1,9 +1,10 @@
 """The file that an index lives in: named sections of bytes after a checked header, read piece by piece.
 
-Layout: a fixed header, metadata as JSON, then the sections, each aligned to 8 bytes. The header has the size of the
-whole file, a CRC covers header and metadata, and a CRC in the metadata covers the sections. All are checked when the
-file is opened, so a file that is cut off, foreign, half-written or damaged is refused. A file appears whole, by rename,
-and never changes afterwards; whoever holds it open can read it even after its name is gone.
+Layout: a fixed header, metadata as JSON, the sections, each aligned to 8 bytes, and a CRC of each page of these. One
+CRC covers the header, the metadata and the CRCs of all pages. It is compared when the file is opened, so a file that is
+cut off, foreign or half-written is refused at once. A page is compared before anything of it is used for the first
+time, so opening takes milliseconds however large the file is, and no damage goes unseen. A file appears whole, by
+rename, and never changes afterwards; whoever holds it open can read it even after its name is gone.
 
 It is read, not mapped: if somebody cuts the file, or its disk fails, a read is an error, but a mapping would kill each
 process that touches it.
@@ -18,7 +19,8 @@ import stat
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,135 +28,145 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.checksum import crc32
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import ANYWHERE, Roots, open_below
 
 # Begins the name of every unfinished file, so that those of killed processes can be found.
-TEMPORARY_PREFIX = ".unfinished-"
+UNFINISHED = ".unfinished-"
 
-_MAGIC = b"PREPIDX\x02"
-# Magic, byte order mark, bytes of metadata, bytes of the file; then the CRC of these and the metadata.
+AGAIN = "attach again to have it rebuilt"
+"""What to do about a broken index of a cache."""
+
+# The last byte is the version of the layout. A file of another version is broken, so a cache has its index made again.
+_MAGIC = b"PREPIDX\x03"
+# Magic, byte order mark, bytes of metadata, bytes of all sections; then the CRC.
 # Native byte order: the sections are written as they are, so a file from another kind of machine is foreign.
 _HEADER = struct.Struct("=8sIIQ")
 _CRC = struct.Struct("=I")
 _BYTE_ORDER = 0x01020304
 _PREFIX_BYTES = _HEADER.size + _CRC.size
 
-_CRC_KEY = "crc"
-"""In the metadata: CRC-32 of all sections, one after the other, in the order of their table."""
+_PAGE_BYTES = 1 << 14
+"""Of the sections, what has a CRC of its own: the rows of some 300 samples. Opening reads all CRCs, so it takes longer
+with smaller pages; with larger ones, the first look at a sample does."""
 
-_STEP_BYTES = 1 << 20
 
+class BrokenContainerError(OSError):
+    """The file is not a whole container of this version.
 
-class BrokenContainerError(Exception):
-    """The file is not a whole container of this version."""
+    No sample is to blame: as after any other OSError, no row may be made of what could be read.
+    """
+
+    def __init__(self, path: Path, why: str, is_there: bool = True) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.is_there = is_there  # whether the path still leads to it: a new index may have taken its name
 
 
 class Container:
-    """An open container, checked to its last byte; 0.1 s for a gigabyte that is in memory.
-
-    Args:
-        path: The file.
-        roots: Where it must lie.
-
-    Attributes:
-        meta: The metadata that it was written with, and the checksum of the sections.
+    """An open container: `meta` is what it was written with; errors end with the `remedy`.
 
     Raises:
         OutsideRootsError: It lies outside.
-        BrokenContainerError: It is cut off, damaged, foreign, or of another version.
+        BrokenContainerError: It is cut off, foreign or of another version, or its header is damaged.
         OSError: It cannot be opened or read.
     """
 
-    def __init__(self, path: Path, roots: Roots | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path, roots: Roots = ANYWHERE, remedy: str = AGAIN) -> None:
+        self._path, self._remedy = path, remedy
         self._file = open_below(roots, "the index", os.fspath(path))
         status = os.fstat(self._file)
         size = status.st_size
         if not stat.S_ISREG(status.st_mode) or size < _PREFIX_BYTES:
-            raise BrokenContainerError(f"{path}: not a file of {_PREFIX_BYTES} bytes or more")
-        prefix = self._read(0, _PREFIX_BYTES)
-        magic, byte_order, meta_bytes, total_bytes = _HEADER.unpack_from(prefix)
+            raise self._broken(f"not a file of {_PREFIX_BYTES} bytes or more")
+        prefix = self._bytes(0, _PREFIX_BYTES)
+        magic, byte_order, meta_bytes, self._length = _HEADER.unpack_from(prefix)
         if magic != _MAGIC or byte_order != _BYTE_ORDER:
-            raise BrokenContainerError(f"{path}: not an index of this version and machine")
-        if total_bytes != size or _PREFIX_BYTES + meta_bytes > size:
-            raise BrokenContainerError(f"{path}: {size} bytes, should be {total_bytes}")
-        encoded = self._read(_PREFIX_BYTES, meta_bytes)
-        (crc,) = _CRC.unpack_from(prefix, _HEADER.size)
-        if crc != zlib.crc32(encoded, zlib.crc32(prefix[: _HEADER.size])):
-            raise BrokenContainerError(f"{path}: the checksum is wrong")
+            raise self._broken("not an index of this version and machine")
+        self._start = _aligned(_PREFIX_BYTES + meta_bytes)
+        pages, end = -(-self._length // _PAGE_BYTES), self._start + self._length
+        if size != end + _CRC.size * pages:
+            raise self._broken(f"{size} bytes, should be {end + _CRC.size * pages}")
+        encoded, crcs = self._bytes(_PREFIX_BYTES, meta_bytes), self._bytes(end, _CRC.size * pages)
+        if prefix[_HEADER.size :] != _head_crc(prefix[: _HEADER.size], encoded, crcs):
+            raise self._broken("the checksum of its header is wrong")
         content = json.loads(encoded)
         self.meta: dict[str, Any] = content["meta"]
         self._sections: dict[str, list[int]] = content["sections"]
-        self._start = _aligned(_PREFIX_BYTES + meta_bytes)
-        if self.meta.get(_CRC_KEY) != self._sections_crc():
-            raise BrokenContainerError(f"{path}: the checksum of its sections is wrong, or it has none")
+        self._crcs = memoryview(crcs).cast("I")
+        self._is_new = bytearray(b"\1" * pages)  # by page: whether it is yet to be compared
 
     def __del__(self) -> None:
         if "_file" in self.__dict__:  # it could be opened
             os.close(self._file)
 
     def section(self, name: str) -> bytes:
-        """Return all of a section.
-
-        Raises:
-            BrokenContainerError: There is no such section, or the file was cut since it was opened.
-            OSError: It cannot be read.
-        """
+        """Return all of a section; raises `BrokenContainerError` if there is none, or it is damaged, else `OSError`."""
         return self._read(*self._place(name))
 
     def piece(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a section; raises as `section`."""
         begins, length = self._place(name)
         if not 0 <= start <= end <= length:
-            raise BrokenContainerError(f"{self._path}: {start} to {end} of the {length} bytes of its {name}")
+            raise self._broken(f"bytes {start} to {end} of the {length} of its {name}")
         return self._read(begins + start, end - start)
 
     def rows(self, name: str, form: str, step: int) -> Rows:
         """Return a section of numbers, see `Rows`; raises as `section`."""
         return Rows(self._read, *self._place(name), form, step)
 
+    def check(self) -> None:
+        """Compare all pages; 0.1 s for a gigabyte that is in memory. Raises as `section`."""
+        self._compare(0, len(self._is_new))
+
     def _place(self, name: str) -> tuple[int, int]:
-        """Return where a section begins in the file, and its length."""
+        """Return where a section begins among all sections, and its length."""
         if name not in self._sections:
-            raise BrokenContainerError(f"no section {name}")
-        offset, length = self._sections[name]
-        return self._start + offset, length
+            raise self._broken(f"no section {name}")
+        begins, length = self._sections[name]
+        return begins, length
 
     def _read(self, at: int, count: int) -> bytes:
+        first, end = at // _PAGE_BYTES, (at + count - 1) // _PAGE_BYTES + 1
+        if self._is_new.find(1, first, end) >= 0:
+            self._compare(first, end)
+        return self._bytes(self._start + at, count)
+
+    def _compare(self, first: int, end: int) -> None:
+        """Compare the new ones of the pages [first, end)."""
+        while (page := self._is_new.find(1, first, end)) >= 0:
+            at = page * _PAGE_BYTES
+            data = self._bytes(self._start + at, min(_PAGE_BYTES, self._length - at))
+            if crc32(data) != self._crcs[page]:
+                raise self._broken(f"damaged: the checksum of the {len(data)} bytes at {self._start + at} is wrong")
+            self._is_new[page] = 0
+
+    def _bytes(self, at: int, count: int) -> bytes:
         data = os.pread(self._file, count, at)
         if len(data) != count:
-            raise BrokenContainerError(f"{self._path}: cut short while it is in use")
+            raise self._broken("cut short while it is in use")
         return data
 
-    def _sections_crc(self) -> int:
-        crc = 0
-        for name in self._sections:
-            begins, length = self._place(name)
-            for done in range(0, length, _STEP_BYTES):
-                crc = crc32(self._read(begins + done, min(_STEP_BYTES, length - done)), before=crc)
-        return crc
+    def _broken(self, why: str) -> BrokenContainerError:
+        try:
+            is_there = os.path.samestat(os.stat(self._path), os.fstat(self._file))
+        except OSError:
+            is_there = False
+        return BrokenContainerError(self._path, f"{why}; {self._remedy}", is_there)
 
 
 class Rows:
     """Rows of numbers in a section; one system call reads a row.
 
-    Args:
-        read: Reads (offset in the file, number of bytes).
-        begins: Offset of the first row in the file.
-        length: Bytes of all rows.
-        form: In the format of the module `struct`, without padding. It may reach into the next row, whose begin is then
-            the end of this one's piece.
-        step: Bytes from row to row.
+    The module `struct` knows the `form` of a row, which has no padding. It may reach into the next row, whose begin is
+    then the end of this one's piece. `step` is the bytes from row to row.
     """
 
     __slots__ = ("_begins", "_count", "_form", "_read", "_step")
 
     def __init__(self, read: Callable[[int, int], bytes], begins: int, length: int, form: str, step: int) -> None:
-        self._read = read
-        self._begins = begins
+        self._read, self._begins, self._step = read, begins, step  # `read` takes an offset among all sections
         self._form = struct.Struct(f"={form}")
         self._count = max(0, (length - self._form.size) // step + 1)
-        self._step = step
 
     def __len__(self) -> int:
         return self._count
@@ -173,37 +185,35 @@ class Rows:
 
 
 def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> None:
-    """Write a container so that it appears whole or not at all; it replaces an older file of that name.
+    """Write a container, of mode 0600, so that it appears whole or not at all; it replaces an older file of that name.
 
-    Args:
-        path: Its path, mode 0600; the folder must exist.
-        meta: Plain values for JSON, under other keys than "crc".
-        sections: Contiguous bytes by name.
+    `meta` holds plain values for JSON, `sections` contiguous bytes by name.
 
     Raises:
         OSError: No space, no permission.
     """
     table: dict[str, list[int]] = {}
-    end = sections_crc = 0
+    pieces: list[memoryview] = []
+    end = 0
     for name, data in sections.items():
         table[name] = [end, data.nbytes]
+        if data.nbytes:
+            pieces += data.cast("B"), memoryview(bytes(-data.nbytes % 8))
         end = _aligned(end + data.nbytes)
-        sections_crc = zlib.crc32(data, sections_crc)
     # ASCII JSON carries lone surrogates, by which Python spells names that are not UTF-8.
-    content = {"meta": {**meta, _CRC_KEY: sections_crc}, "sections": table}
-    encoded = json.dumps(content, separators=(",", ":")).encode("ascii")
-    start = _aligned(_PREFIX_BYTES + len(encoded))
-    header = _HEADER.pack(_MAGIC, _BYTE_ORDER, len(encoded), start + end)
-    crc = _CRC.pack(zlib.crc32(encoded, zlib.crc32(header)))
+    encoded = json.dumps({"meta": dict(meta), "sections": table}, separators=(",", ":")).encode("ascii")
+    header, crcs = _HEADER.pack(_MAGIC, _BYTE_ORDER, len(encoded), end), _page_crcs(pieces)
+    head = header + _head_crc(header, encoded, crcs) + encoded
 
-    descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+    write_whole(path, (head, bytes(-len(head) % 8), *pieces, crcs))
+
+
+def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file so that it appears whole or not at all; mode 0600. Raises as `write_container`."""
+    descriptor, temporary = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
-            file.write(header + crc + encoded)
-            for name, data in sections.items():
-                file.seek(start + table[name][0])
-                file.write(data)
-            file.truncate(start + end)
+            file.writelines(pieces)
             file.flush()
             # Without this, a power cut could leave a file whose header reached the disk and whose sections are zeros.
             os.fsync(file.fileno())
@@ -212,6 +222,26 @@ def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _page_crcs(pieces: Iterable[memoryview]) -> bytes:
+    """Return the CRC of each page of what the pieces are together."""
+    crcs, crc, filled = array("I"), 0, 0
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            part = piece[at : at + _PAGE_BYTES - filled]
+            crc, at, filled = zlib.crc32(part, crc), at + len(part), filled + len(part)
+            if filled == _PAGE_BYTES:
+                crcs.append(crc)
+                crc = filled = 0
+    if filled:
+        crcs.append(crc)
+    return crcs.tobytes()
+
+
+def _head_crc(header: bytes, encoded: bytes, crcs: bytes) -> bytes:
+    return _CRC.pack(crc32(crcs, before=crc32(encoded, before=crc32(header))))
 
 
 def _aligned(offset: int) -> int:

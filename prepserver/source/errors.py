@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
+from typing import Any
 
 from prepserver.telemetry.logs import printable as printable
 
 
 class SourceError(Exception):
-    """The dataset cannot be used: missing, empty, unreadable or badly written. The text says what to do.
-
-    Attributes:
-        reason: The text, in one line although it names paths.
-    """
+    """The dataset cannot be used: missing, empty, unreadable or badly written. The `reason` says what to do."""
 
     def __init__(self, reason: str) -> None:
-        self.reason = printable(reason)
+        self.reason = printable(reason)  # one line, although it names paths
         super().__init__(self.reason)
 
 
 class SampleError(OSError):
-    """The bytes of one sample cannot be read; the other samples are fine.
+    """The bytes of one sample cannot be read; the other samples are fine. The `reason` is a line without the path.
 
     If the reading process itself lacks something (descriptors, memory), that stays a plain OSError: it says nothing
     about the sample, and a row must not depend on it.
-
-    Attributes:
-        reason: One line without the path.
     """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def library(module: str, what: str, extra: str) -> Any:
+    """Return a module of an optional library, or raise `SourceError` that says `what` needs it, of which `extra`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SourceError(f"{what} where the daemon runs: pip install 'prepserver[{extra}]' ({error})") from error
 
 
 def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:

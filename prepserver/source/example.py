@@ -29,13 +29,7 @@ class BrokenExampleError(Exception):
 
 
 def features(data: bytes, at: int, end: int, wanted: Collection[bytes]) -> dict[bytes, Value]:
-    """Return the wanted features of an Example; those that it lacks are missing.
-
-    Args:
-        data: Bytes that hold the Example.
-        at: Where it begins.
-        end: Where it ends.
-        wanted: Names of features.
+    """Return the wanted features of the Example in [at, end) of some bytes; those that it lacks are missing.
 
     Raises:
         BrokenExampleError: It is none, or its lengths do not fit it.

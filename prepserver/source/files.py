@@ -24,15 +24,25 @@ from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
-from prepserver.source.roots import Roots
+from prepserver.source.reader import ScanningReader
+from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import Record, Source, file_stamp, read_regular_file, remote_bytes
 from prepserver.source.storage import remote
 
+MASKS = "mask_"
+"""Begins the names of the sections that list masks."""
+
+_FOLDERS_KEPT = 4096
+
 
 class FileTable:
-    """The growing index of a scan, in flat arrays: a million files take tens of megabytes, not hundreds."""
+    """The growing index of a scan, in flat arrays: a million files take tens of megabytes, not hundreds.
 
-    def __init__(self) -> None:
+    The base is the absolute path at which relative paths begin.
+    """
+
+    def __init__(self, base: str = "") -> None:
+        self.base = base
         self._labels = array("q")
         self._folders = array("I")
         self._names = bytearray()
@@ -45,13 +55,7 @@ class FileTable:
         return len(self._labels)
 
     def add(self, folder: bytes, name: bytes, label: int) -> None:
-        """Append a file.
-
-        Args:
-            folder: b"" or a path that ends in a slash.
-            name: Without slashes.
-            label: 0 or more, below 2**63.
-        """
+        """Append a file in a folder, which is b"" or ends in a slash; labels are 0 to 2**63 - 1."""
         number = self._folder_numbers.get(folder)
         if number is None:
             number = self._folder_numbers[folder] = len(self._folder_numbers)
@@ -65,11 +69,6 @@ class FileTable:
     def relabel(self, labels: list[int]) -> None:
         """Replace all labels, which some lists give only at the end."""
         self._labels = array("q", labels)
-
-    @property
-    def max_label(self) -> int:
-        """Largest label."""
-        return max(self._labels)
 
     @property
     def folders(self) -> list[bytes]:
@@ -92,13 +91,13 @@ class FileTable:
             digest.update(data)
         return digest.hexdigest()
 
-    def add_to(self, places: Places, base: bytes) -> None:
-        """Add where the files really lie; relative paths begin at `base`, which ends in a slash.
+    def add_to(self, places: Places) -> Places:
+        """Add where the files really lie, and return the places.
 
         Folders are listed to find the links among their files: on a network file system that is a hundred times faster
         than a call for each file.
         """
-        folders = [joined(base, folder) for folder in self.folders]
+        folders = [joined(_folder_of(self.base), folder) for folder in self.folders]
         links: list[frozenset[bytes] | None] = []
         for folder in folders:
             places.add_folder(folder)
@@ -108,8 +107,9 @@ class FileTable:
                 here = links[number]
                 if name in here if here is not None else os.path.islink(folders[number] + name):
                     places.add_file(folders[number] + name)
+        return places
 
-    def sections(self, *more: array[int], prefix: str = "") -> dict[str, memoryview]:
+    def sections(self, more: Sequence[array[int]] = (), prefix: str = "") -> dict[str, memoryview]:
         """Return the sections of the index file, with further numbers of each file; see `Listing`."""
         columns = (self._name_ends, self._labels, self._folders, *more)
         # One row more than there are files: it says only where the last name ends.
@@ -122,6 +122,31 @@ class FileTable:
             f"{prefix}folder_names": memoryview(self._folder_names),
             f"{prefix}files": rows.view(np.uint8).data,
         }
+
+    def contents(
+        self, classes: list[str], masks: FileTable | None = None, more: Sequence[array[int]] = ()
+    ) -> tuple[dict[str, Any], dict[str, memoryview]]:
+        """Return metadata and sections of an index of these files, with a mask for each and `more` numbers of each.
+
+        `classes` are the names by label; there are none if labels are only numbers.
+        """
+        tables = {"": self} if masks is None else {"": self, MASKS: masks}
+        content, sections = self.digest(classes), self.sections(more)
+        if masks is not None:
+            content = hashlib.sha256(f"{content} {masks.digest([])}".encode()).hexdigest()
+            sections |= masks.sections(prefix=MASKS)
+        return {
+            "n": len(self),
+            "classes": classes,
+            "num_classes": len(classes) or max(self._labels) + 1,
+            "content_digest": content,
+            "bases": {prefix: table.base for prefix, table in tables.items()},
+            "urls": any(is_url(each.base) or any(map(is_url, each.folders)) for each in tables.values()),
+        }, sections
+
+
+def _folder_of(base: str) -> bytes:
+    return os.fsencode(base.rstrip("/") + "/")
 
 
 def joined(base: bytes, path: bytes) -> bytes:
@@ -140,46 +165,26 @@ def _links_in(folder: bytes) -> frozenset[bytes] | None:
         return None
 
 
-_FOLDERS_KEPT = 4096
+class FileTableReader(ScanningReader):
+    """A reader of listed files, whose index is made from a `FileTable`."""
 
-MASKS = "mask_"
-"""Begins the names of the sections that list masks."""
+    source: Callable[[Container, Any, Roots], Source] = staticmethod(
+        lambda container, _spec, roots: FileSource(container, roots)
+    )
 
-
-def table_meta(table: FileTable, classes: list[str], masks: FileTable | None) -> dict[str, Any]:
-    """Return what an index says of the files that it lists."""
-    content = table.digest(classes)
-    if masks is not None:
-        content = hashlib.sha256(f"{content} {masks.digest([])}".encode()).hexdigest()
-    return {
-        "n": len(table),
-        "classes": classes,
-        "urls": any(is_url(folder) for each in (table, masks) if each is not None for folder in each.folders),
-        "num_classes": len(classes) or table.max_label + 1,
-        "content_digest": content,
-    }
-
-
-def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots, prefix: str = "") -> None:
-    """Check that every folder that holds files of an index lies in the roots; relative ones begin at `base`.
-
-    `sections` returns a section of the index by name; `prefix` begins the names.
-
-    Raises:
-        OutsideRootsError: A folder lies outside.
-    """
-    names, ends = sections(f"{prefix}folder_names").cast("B"), sections(f"{prefix}folder_ends").cast("B").cast("Q")
-    for start, end in itertools.pairwise(ends):
-        roots.check_path("the folder", joined(os.fsencode(base) + b"/", bytes(names[start:end])))
+    def check_roots(self, container: Container) -> None:
+        """As `ScanningReader.check_roots`: every folder that holds files."""
+        for prefix, base in container.meta["bases"].items():
+            names = container.section(f"{prefix}folder_names")
+            ends = memoryview(container.section(f"{prefix}folder_ends")).cast("Q")
+            for start, end in itertools.pairwise(ends):
+                self.roots.check_path("the folder", joined(_folder_of(base), names[start:end]))
 
 
 class Listing(Source):
     """The labels and names of a `Source` whose index was built from a `FileTable`.
 
-    Args:
-        container: The index.
-        more: Further numbers of each file, in the format of the module `struct`.
-        prefix: Begins the names of the sections.
+    The module `struct` knows the form of `more` numbers of each file; `prefix` begins the names of the sections.
     """
 
     def __init__(self, container: Container, more: str = "", prefix: str = "") -> None:
@@ -210,10 +215,6 @@ class Listing(Source):
         """As `Source.name`."""
         return os.fsdecode(self._path(self._rows[index]))
 
-    def classes(self) -> list[str]:
-        """As `Source.classes`."""
-        return list(self._classes)
-
     def _path(self, row: tuple[int, ...]) -> bytes:
         return self._folder(row[2]) + self._container.piece(self._names, row[0], row[-1])
 
@@ -227,31 +228,20 @@ class Listing(Source):
 
 
 class FileSource(Listing):
-    """A `Source` of images that are files or objects, with masks that are such, too.
+    """A `Source` of images that are files or objects, with masks that are such, too; by the prefix `MASKS` these alone.
 
     Objects that were listed with their bucket have two further numbers: `Wanted.size` and `version`.
-
-    Args:
-        container: The index.
-        base: Absolute path that relative paths of images begin at.
-        roots: Where files must lie.
-        masks: Absolute path that relative paths of masks begin at; None for samples without masks.
-        prefix: Begins the names of the sections.
-        more: As for `Listing`, of objects that were listed otherwise.
     """
 
-    def __init__(
-        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = "",
-        more: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, container: Container, roots: Roots = ANYWHERE, prefix: str = "", more: str = "") -> None:
         meta = container.meta
         self._has_versions = bool(meta.get("versions")) and not prefix
         super().__init__(container, "QQ" if self._has_versions else more, prefix)
-        self._base = os.fsencode(base.rstrip("/") + "/")
-        self._roots = roots
-        self._masks = None if masks is None else FileSource(container, masks, roots, prefix=MASKS)
-        self.reads_ahead = bool(meta.get("urls")) or any(is_url(each) for each in (base, masks) if each is not None)
-        self._age = hash((meta.get("size_bytes", 0), meta.get("mtime_ns", 0)))  # of a list that names objects
+        self._base, self._roots = _folder_of(meta["bases"][prefix]), roots
+        has_masks = not prefix and MASKS in meta["bases"]
+        self._masks = FileSource(container, roots, MASKS) if has_masks else None
+        self.reads_ahead = bool(meta["urls"])
+        self._age = hash((*meta["sizes"], *meta["mtimes_ns"]))  # of a list that names objects
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
@@ -286,7 +276,13 @@ class FileSource(Listing):
         wanted = self._wanted(row)
         if wanted is not None:
             return remote_bytes(wanted)
-        return read_regular_file(joined(self._base, self._path(row)), roots=self._roots)
+        path = joined(self._base, self._path(row))
+        try:
+            return read_regular_file(path, roots=self._roots)
+        except SampleError as error:
+            if isinstance(error.__cause__, FileNotFoundError):  # perhaps the base is wrong, which no name tells
+                raise SampleError(f"{error.reason}: {printable(os.fsdecode(path))}") from error.__cause__
+            raise
 
     def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
         """Return what to read of an object; None for a file."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.samples import MAX_ENCODED_BYTES
 from prepserver.source.shards import Shards
@@ -32,6 +33,10 @@ MAGIC = b"\x1f\x8b\x08"
 
 MOST_BYTES = 64 << 30
 """Of one file, unpacked: its points then take 2 GiB, of the 8 that an indexer may have."""
+
+_HELD_BYTES = 256 << 20
+"""A file on the network up to this size is held in memory while it is listed, of eight at a time; a larger one is
+downloaded twice."""
 
 _SPAN_BYTES = 1 << 20
 _STEP_BYTES = 16 << 20
@@ -56,12 +61,7 @@ def check_installed(path: str) -> None:
 class GzippedFile:
     """A compressed file, for listing: a `File` of what is in it, read in ascending order.
 
-    Args:
-        path: Its path, for messages.
-        file: The file.
-
-    Attributes:
-        points: Where unpacking can begin, in indexed_gzip's form.
+    Its `points` say where unpacking can begin, in indexed_gzip's form.
 
     Raises:
         SourceError: It is damaged or holds too much, or indexed_gzip is not installed.
@@ -71,9 +71,14 @@ class GzippedFile:
     def __init__(self, path: str, file: File) -> None:
         check_installed(path)
         self._path, self._file, self.version = path, file, file.version
-        self._plain, self._last = gzip.GzipFile(fileobj=stream(file)), (0, b"")
+        if is_url(path) and file.size <= _HELD_BYTES:  # downloaded once
+            content = file.whole()
+            twice: list[Any] = [io.BytesIO(content), io.BytesIO(content)]
+        else:
+            twice = [stream(file), Stream(file.read, file.size)]
+        self._plain, self._last = gzip.GzipFile(fileobj=twice[0]), (0, b"")
         self.size, self.points = 0, b""
-        opened = _opened(Stream(file.read, file.size))
+        opened = _opened(twice[1])
         try:
             while (at := opened.seek(self.size + _STEP_BYTES)) > self.size:  # it finds points on the way
                 self.size = at
@@ -128,12 +133,8 @@ class GzippedFile:
 class GzippedShards(Shards):
     """Shards of which some are compressed; ranges are of what they hold when they are unpacked.
 
-    Args:
-        shards: The shards as they lie.
-        sizes: Bytes of each shard as it lies.
-        lengths: Bytes of each shard when it is unpacked.
-        points: Returns a range of `GzippedFile.points` of a shard, by offset and length; nothing if it is not
-            compressed.
+    As they lie, shards have the `sizes`; unpacked, they have the `lengths`. `points` returns a range of a shard's
+    `GzippedFile.points`, by offset and length; nothing if it is not compressed.
     """
 
     def __init__(
@@ -203,15 +204,9 @@ class GzippedShards(Shards):
 
 
 class _Points:
-    """The points of a file: where they are. What unpacking needs of one is read when it begins there.
+    """The points of a file of `size` bytes that holds `length`; the window of one is read when unpacking begins there.
 
-    Args:
-        piece: Returns a range of `GzippedFile.points`, by offset and length.
-        size: Bytes of the file.
-        length: Bytes of what it holds.
-
-    Attributes:
-        begins: Where each span begins, and the last one ends, in what the file holds.
+    `piece` returns a range of `GzippedFile.points`. Attribute `begins`: where each span begins, and the last one ends.
     """
 
     def __init__(self, piece: Callable[[int, int], bytes], size: int, length: int) -> None:
@@ -250,6 +245,6 @@ class _Points:
         return data
 
 
-def _opened(file: Stream) -> Any:
+def _opened(file: Stream | io.BytesIO) -> Any:
     """Return a file whose checksums others compare: Python's gzip, and records that have their own."""
     return indexed_gzip._IndexedGzipFile(fileobj=file, spacing=_SPAN_BYTES, skip_crc_check=True)

@@ -6,11 +6,9 @@ file: what was skipped between them is line ends, which are cut off.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +20,13 @@ import numpy.typing as npt
 
 from prepserver.pipeline.record import label_of
 from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import GzippedShards, check_installed
-from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
+from prepserver.source.samples import MAX_ENCODED_BYTES, Source
 from prepserver.source.shards import open_shards
-from prepserver.source.storage import File, open_file
+from prepserver.source.storage import File
 
 _BLOCK_BYTES = 16 << 20
 _LF, _CR, _QUOTE = b'\n\r"'
@@ -43,54 +40,33 @@ U64 = npt.NDArray[np.uint64]
 
 @dataclass(slots=True)
 class Lines:
-    """The content of a file.
+    """The samples in a file."""
 
-    Attributes:
-        size: Bytes of the file.
-        mtime_ns: `File.version`, taken before it was listed.
-        begins: Where each sample begins in the file.
-        numbers: Number of the line, from 1, of each `_STRETCH`-th sample.
-        header: The first sample, where that is none, but names the others' cells.
-        length: Bytes of what it holds, if that is compressed.
-        points: Where it can be unpacked, if it is compressed.
-    """
-
-    size: int
-    mtime_ns: int
-    begins: U64
-    numbers: U64
-    header: bytes = b""
+    begins: U64  # where each sample begins in the file
+    numbers: U64  # number of the line, from 1, of each `_STRETCH`-th sample
+    length: int  # bytes of the file, or of what it holds if it is compressed
+    header: bytes = b""  # the first record, if it names the columns
+    # of a table: the number of cells of a record, then the place of each column's cell
     cells: list[int] = field(default_factory=list)
-    length: int | None = None
-    points: bytes = b""
+    points: bytes = b""  # where it can be unpacked, if it is compressed
 
 
-def list_lines(
-    path: str, roots: Roots | None, found: Callable[..., None], quotes: bool = False, header: bool = False
-) -> Lines:
-    """List one file.
+def list_lines(path: str, file: File, found: Callable[..., None], quotes: bool = False, header: bool = False) -> Lines:
+    """List one file; `found` is called with a number of samples.
 
-    Args:
-        path: Absolute path of the file.
-        roots: Where it must lie.
-        found: Called with a number of samples.
-        quotes: Whether a line end inside double quotes ends no sample.
-        header: Whether the first sample is none.
+    With `quotes`, a line end inside double quotes ends no sample. With `header`, the first record names the columns.
 
     Raises:
-        SourceError: The file is missing or unreadable, or a quote stays open.
+        SourceError: A quote stays open.
+        OSError: It cannot be read.
     """
-    try:
-        with contextlib.closing(open_file(roots, "the file", path)) as file:
-            begins, numbers = _begins(path, file, quotes, header, found)
-            first = b""
-            if header and len(begins):
-                end = int(begins[1]) if len(begins) > 1 else file.size
-                first = file.read(min(end - int(begins[0]), MAX_ENCODED_BYTES), int(begins[0]))
-                begins = begins[1:]
-            return Lines(file.size, file.version, begins, numbers, first)
-    except OSError as error:
-        raise unusable("the file", path, error) from error
+    begins, numbers = _begins(path, file, quotes, header, found)
+    first = b""
+    if header and len(begins):
+        end = int(begins[1]) if len(begins) > 1 else file.size
+        first = file.read(min(end - int(begins[0]), MAX_ENCODED_BYTES), int(begins[0]))
+        begins = begins[1:]
+    return Lines(begins, numbers, file.size, first)
 
 
 def _begins(path: str, file: File, quotes: bool, header: bool, found: Callable[..., None]) -> tuple[U64, U64]:
@@ -143,65 +119,54 @@ def _begins(path: str, file: File, quotes: bool, header: bool, found: Callable[.
 class LinesReader(FilesReader[Lines]):
     """A reader of files of lines."""
 
-    def files(self, roots: Roots | None = None) -> list[str]:
-        """As `FilesReader.files`."""
-        return files_of(self.spec.path, roots)
-
     @property
     def folders(self) -> list[str]:
         """As `FilesReader.folders`."""
         root = getattr(self.spec, "root", None)
         return [] if root is None else [root]
 
-    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Lines:
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
         """As `FilesReader.list_file`."""
-        return list_lines(path, roots, found)
+        return list_lines(path, file, found)
 
-    def table(self, paths: list[str], files: list[Lines], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+    def table(self, paths: list[str], files: list[Lines]) -> tuple[dict[str, Any], Sections]:
         """As `FilesReader.table`."""
         counts = [len(each.begins) for each in files]
         if not sum(counts):
             raise SourceError(f"{self.spec.place} holds no lines")
         begins = np.empty(sum(counts) + 1, np.uint64)
-        lengths = [each.size if each.length is None else each.length for each in files]
         at, offset = 0, 0
-        for each, length in zip(files, lengths, strict=True):
+        for each in files:
             np.add(each.begins, np.uint64(offset), out=begins[at : at + len(each.begins)])
-            at, offset = at + len(each.begins), offset + length
+            at, offset = at + len(each.begins), offset + each.length
         begins[-1] = offset
         digest = hashlib.sha256(json.dumps([list(map(os.path.basename, paths)), counts]).encode())
         digest.update(begins.data)
         meta = {
             "n": sum(counts), "classes": [], "num_classes": 0, "content_digest": digest.hexdigest(), "counts": counts,
-            "cells": [each.cells for each in files],
+            "cells": [each.cells for each in files], "lengths": [each.length for each in files],
         }  # fmt: skip
         numbers = np.concatenate([each.numbers for each in files])
         sections = {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
-        if any(each.length is not None for each in files):
-            meta |= {"lengths": lengths, "points": [len(each.points) for each in files]}
+        if any(each.points for each in files):
+            meta["points"] = [len(each.points) for each in files]
             sections["points"] = memoryview(b"".join(each.points for each in files))
         return meta, sections
 
 
 class LinesSource(Source):
-    """A `Source` over files of lines.
+    """A `Source` over files of lines."""
 
-    Args:
-        container: The index.
-        spec: The source.
-        roots: Where files must lie.
-    """
-
-    def __init__(self, container: Container, spec: Any, roots: Roots | None) -> None:
+    def __init__(self, container: Container, spec: Any, roots: Roots) -> None:
         meta = container.meta
-        self._spec, self._roots = spec, roots
+        self._spec, self._roots, self._label = spec, roots, label_of(spec.columns)
         self._files: list[str] = meta["files"]
         self._cells: list[list[int]] = meta["cells"]
         self._shards = open_shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
         self.reads_ahead, self._stamp = self._shards.wants, self._shards.stamp
         if "points" in meta:
             self._shards = self._gzipped(container)
-        self._starts = [0, *accumulate(meta.get("lengths", meta["sizes"]))]  # of the files
+        self._starts = [0, *accumulate(meta["lengths"])]  # of the files
         self._firsts = [0, *accumulate(meta["counts"])]  # samples
         self._container = container
         self._begins = container.rows("begins", "QQ", 8)
@@ -209,10 +174,6 @@ class LinesSource(Source):
 
     def __len__(self) -> int:
         return len(self._begins)
-
-    def stamp(self, index: int) -> int:
-        """As `Source.stamp`; files that a line names are not looked at."""
-        return self._stamp
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
@@ -235,11 +196,7 @@ class LinesSource(Source):
         return file, begin - self._starts[file], min(end, self._starts[file + 1]) - begin
 
     def line(self, index: int) -> tuple[int, str]:
-        """Return the number of a sample's file, and its line.
-
-        Raises:
-            SampleError: It cannot be read, or is no text.
-        """
+        """Return the number of a sample's file, and its line; raises `SampleError` if it is unreadable, or no text."""
         file, data = self.piece(index)
         try:
             return file, data.rstrip(b"\r\n").decode()
@@ -249,11 +206,7 @@ class LinesSource(Source):
             ) from None
 
     def piece(self, index: int) -> tuple[int, bytes]:
-        """Return the number of a sample's file, and its bytes.
-
-        Raises:
-            SampleError: It cannot be read.
-        """
+        """Return the number of a sample's file, and its bytes; raises `SampleError` if it cannot be read."""
         file, begin, length = self._place(index)
         if length > MAX_ENCODED_BYTES:
             raise SampleError(f"it has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
@@ -261,14 +214,6 @@ class LinesSource(Source):
         if len(data) != length:
             raise SampleError(f"{self._shards.name(file)} is cut off")
         return file, data
-
-    @abstractmethod
-    def read(self, index: int) -> Record:
-        """As `Source.read`."""
-
-    def label(self, index: int) -> int:
-        """As `Source.label`."""
-        return int(self.read(index).get(label_of(self._spec.columns), 0))
 
     def name(self, index: int) -> str:
         """As `Source.name`."""

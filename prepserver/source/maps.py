@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.pipeline.composed import Blocks, Pattern
 from prepserver.source.container import Rows
 
 I64 = npt.NDArray[np.int64]
@@ -38,36 +40,8 @@ class IndexMap(ABC):
         return np.array(sources), np.array(places)
 
 
-class Window(IndexMap):
-    """Consecutive samples of one source; after its last sample, the first follows again.
-
-    Args:
-        start: The first sample.
-        count: Number of samples.
-        length: Samples of the source.
-    """
-
-    def __init__(self, start: int, count: int, length: int) -> None:
-        self._start, self._count, self._length = start, count, length
-
-    def __len__(self) -> int:
-        return self._count
-
-    def at(self, index: int) -> Place:
-        """As `IndexMap.at`."""
-        return 0, (self._start + index) % self._length
-
-    def places(self, indices: I64) -> tuple[I64, I64]:
-        """As `IndexMap.places`."""
-        return np.zeros_like(indices), (self._start + indices) % self._length
-
-
 class Picked(IndexMap):
-    """Chosen samples of one source.
-
-    Args:
-        rows: The index of each.
-    """
+    """Chosen samples of one source: `rows` has the index of each."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -81,25 +55,21 @@ class Picked(IndexMap):
 
 
 class Woven(IndexMap):
-    """Sources that take turns in a pattern, each from its start again when it ends, until each has ended once.
+    """Sources of these `lengths` that take turns in a pattern."""
 
-    Args:
-        pattern: The source of each place of a period.
-        lengths: Samples of each source.
-    """
-
-    def __init__(self, pattern: Sequence[int], lengths: Sequence[int]) -> None:
-        turns = [pattern.count(source) for source in range(len(lengths))]
-        before = [0] * len(lengths)
-        self._slots: list[tuple[int, int, int]] = []  # source, its turns in a period, those before this one
-        for source in pattern:
+    def __init__(self, pattern: Pattern, lengths: Sequence[int]) -> None:
+        turns = Counter(pattern.sources)
+        before = [pattern.start] * len(lengths)
+        self._slots: list[tuple[int, int, int]] = []  # source, its turns in a period, its sample in the first one
+        for source in pattern.sources:
             self._slots.append((source, turns[source], before[source]))
             before[source] += 1
         self._lengths = lengths
-        self._periods = max(-(-length // turn) for length, turn in zip(lengths, turns, strict=True))
+        periods = max(-(-length // turns[source]) for source, length in enumerate(lengths))
+        self._count = periods * len(self._slots) if pattern.length is None else pattern.length
 
     def __len__(self) -> int:
-        return self._periods * len(self._slots)
+        return self._count
 
     def at(self, index: int) -> Place:
         """As `IndexMap.at`."""
@@ -115,29 +85,18 @@ class Woven(IndexMap):
 
 
 class _Stretch(NamedTuple):
-    """Indices in which the same sources take turns, in whole blocks.
+    """Indices in which the same sources take turns, in whole blocks."""
 
-    Attributes:
-        start: The first index.
-        firsts: Each source's number and the index of its first sample here.
-        block: Samples of a block.
-    """
-
-    start: int
-    firsts: list[Place]
-    block: int
+    start: int  # the first index
+    firsts: list[Place]  # of each source, the first sample here
+    block: int  # samples of a block
 
 
 class Interleaved(IndexMap):
-    """Blocks of several sources in turn, each sample once; a table of stretches, a few for each source.
+    """Sources of these `lengths`, block by block in turn; a table of stretches, a few for each source."""
 
-    Args:
-        lengths: Samples of each source.
-        cycle_length: Sources that take turns.
-        block_length: Samples of a block.
-    """
-
-    def __init__(self, lengths: Sequence[int], cycle_length: int, block_length: int) -> None:
+    def __init__(self, blocks: Blocks, lengths: Sequence[int]) -> None:
+        cycle_length, block_length = blocks
         self._stretches: list[_Stretch] = []
         self._starts: list[int] = []
         self._count = opened = 0

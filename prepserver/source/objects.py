@@ -17,9 +17,10 @@ import numpy as np
 
 from prepserver.pipeline.kinds import Boxes
 from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.source import SourceSpec
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.files import MASKS, FileSource, FileTable, table_meta
+from prepserver.source.files import FileSource, FileTable
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record
 
@@ -36,11 +37,7 @@ _MORE = "QIIIq"
 
 
 class ObjectTable:
-    """The growing list of boxes, file by file.
-
-    Args:
-        columns: Columns of the source.
-    """
+    """The growing list of boxes, file by file, of a source with these columns."""
 
     def __init__(self, columns: Columns) -> None:
         self.form = object_form(columns)
@@ -51,13 +48,9 @@ class ObjectTable:
     def add(
         self, rows: Sequence[tuple[Any, ...]], size: tuple[int, int], number: int = 0, *, sized: bool = False
     ) -> None:
-        """Append the boxes of the next file.
+        """Append the boxes of the next file: a row of `form` for each; if `sized`, boxes are left, top, width, height.
 
-        Args:
-            rows: A tuple of `form` for each box.
-            size: (height, width) of the image in pixels, 0 if unknown.
-            number: The dataset's own.
-            sized: Boxes are left, top, width, height.
+        The size is (height, width) of the image in pixels, 0 if unknown; the number is the dataset's own.
         """
         made = np.array(list(rows), self.form)
         if sized:
@@ -70,11 +63,7 @@ class ObjectTable:
         self._rows += made.tobytes()
 
     def add_fault(self, reason: str, place: str, number: int = 0) -> None:
-        """Append a file whose annotations are broken; `place` names the dataset.
-
-        Raises:
-            SourceError: There are too many.
-        """
+        """Append a file with broken annotations; raises `SourceError`, naming the `place`, if there are too many."""
         if len(self._faults) >= MOST_FAULTS:
             first, why = next(iter(self._faults.items()))
             raise SourceError(
@@ -87,21 +76,16 @@ class ObjectTable:
     def contents(
         self, files: FileTable, classes: list[str], masks: FileTable | None = None
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
-        """Return metadata and sections of the index of `files`, and of a mask for each.
-
-        Raises:
-            SourceError: All annotations are broken.
-        """
+        """Return metadata and sections of an index of `files` and masks; raises `SourceError` if all boxes are bad."""
         if len(self._faults) == len(files):
             raise SourceError(f"the annotations of no image can be used. The first one: {self._faults['0']}")
-        sections = {**files.sections(*self._numbers), "objects": memoryview(self._rows)}
-        sections |= {} if masks is None else masks.sections(prefix=MASKS)
-        meta = table_meta(files, classes, masks) | {"faults": self._faults}
+        meta, sections = files.contents(classes, masks, self._numbers)
         digest = hashlib.sha256(f"{meta['content_digest']} {self.form} {self._faults}".encode())
         for column in self._numbers:
             digest.update(memoryview(column))
         digest.update(self._rows)
-        return meta | {"content_digest": digest.hexdigest()}, sections
+        meta |= {"content_digest": digest.hexdigest(), "faults": self._faults}
+        return meta, sections | {"objects": memoryview(self._rows)}
 
 
 def object_form(columns: Columns) -> np.dtype[Any]:
@@ -115,22 +99,11 @@ def object_form(columns: Columns) -> np.dtype[Any]:
 
 
 class BoxSource(FileSource):
-    """A `Source` of images with boxes.
+    """A `Source` of images with boxes; a column ``image_id`` is the dataset's own number."""
 
-    Args:
-        container: The index.
-        base: Absolute path that relative paths of images and masks begin at.
-        columns: Columns of the source.
-        number: The column with the dataset's own number, if there is one.
-        roots: Where files must lie.
-    """
-
-    def __init__(
-        self, container: Container, base: str, columns: Columns, number: str = "", roots: Roots | None = None
-    ) -> None:
-        super().__init__(container, base, roots, base if "mask" in columns else None, more=_MORE)
-        self._form = object_form(columns)
-        self._number = number
+    def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:
+        super().__init__(container, roots, more=_MORE)
+        self._form, self._has_id = object_form(spec.columns), "image_id" in spec.columns
         self._faults: dict[str, str] = container.meta["faults"]
 
     def read(self, index: int) -> Record:
@@ -143,4 +116,4 @@ class BoxSource(FileSource):
         record = super().read(index) | {name: rows[name] for name in self._form.names or ()}
         if height and width:
             record["boxes"] = record["boxes"], (height, width)
-        return record | ({self._number: number} if self._number else {})
+        return record | ({"image_id": number} if self._has_id else {})

@@ -8,21 +8,15 @@ from collections.abc import Sequence
 
 from prepserver.source.errors import SampleError, SourceError, printable
 from prepserver.source.places import Places
-from prepserver.source.roots import Roots
+from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import read_regular_file
 
 
 def digests(paths: Sequence[str], roots: Roots | None = None) -> list[str]:
-    """Return the hex SHA-256 of each file's content.
-
-    Raises:
-        OutsideRootsError: A file does not lie in the roots.
-        SourceError: A file cannot be read.
-    """
-    found = []
+    """Return the hex SHA-256 of each file; raises `SourceError` if one lies outside the roots, or cannot be read."""
+    roots, found = roots or ANYWHERE, []
     for path in paths:
-        if roots is not None:
-            roots.check_path("the file", path)
+        roots.check_path("the file", path)
         try:
             found.append(hashlib.sha256(read_regular_file(os.fsencode(path), roots=roots)).hexdigest())
         except SampleError as error:
@@ -34,5 +28,5 @@ def places(paths: Sequence[str]) -> list[str]:
     """Return the folders where files really lie."""
     found = Places()
     for path in paths:
-        found.add_file(os.fsencode(path))
+        found.add_file(path)
     return list(found.found())

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.source.container import Container
-from prepserver.source.errors import SourceError
+from prepserver.source.errors import library
 
-_INSTALL = "masks need pycocotools where samples are listed and read: pip install 'prepserver[coco]'"
 _COUNTS = re.compile("(?:[P-o]{0,6}+[0-O])++")
 """Compressed run lengths: pycocotools reads on behind a text whose last number has no end, and writes what it finds."""
 _MOST = 255
@@ -28,17 +27,9 @@ class BadOutline(Exception):
     """An outline cannot be used; the text says why."""
 
 
-def library() -> Any:
-    """Return pycocotools' functions.
-
-    Raises:
-        SourceError: It is not installed.
-    """
-    try:
-        from pycocotools import mask
-    except ImportError as error:
-        raise SourceError(f"{_INSTALL} ({error})") from error
-    return mask
+def pycocotools() -> Any:
+    """Return pycocotools' functions; raise `SourceError` where it is not installed."""
+    return library("pycocotools.mask", "masks need pycocotools", "coco")
 
 
 def compact(given: Any) -> Any:
@@ -52,15 +43,12 @@ def compact(given: Any) -> Any:
 def run_lengths(given: Any, height: int, width: int) -> bytes:
     """Return the compressed run lengths of an outline on an image; empty for one without pixels.
 
-    Args:
-        given: A list of polygons, of x and y in turn, after `compact`; or a map with ``size`` and ``counts``.
-        height: The image's, in pixels.
-        width: The image's, in pixels.
+    Given is a list of polygons, of x and y in turn, after `compact`; or a map with ``size`` and ``counts``.
 
     Raises:
         BadOutline: It is none of these, or lies far outside the image.
     """
-    mask = library()
+    mask = pycocotools()
     if not given:
         return b""
     if height * width > DEFAULT_MAX_PIXELS:
@@ -104,23 +92,16 @@ def sections(outlines: Sequence[bytes]) -> dict[str, memoryview]:
 
 
 class Outlines:
-    """The outlines in an index.
-
-    Raises:
-        SourceError: pycocotools is not installed.
-    """
+    """The outlines in an index; raises `SourceError` if pycocotools is not installed."""
 
     def __init__(self, container: Container) -> None:
-        self._library = library()
+        self._library = pycocotools()
         self._container, self._ends = container, container.rows("outline_ends", "QQ", 8)
 
     def painted(self, first: int, count: int, size: tuple[int, int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the mask of an image of (height, width), and the number of each object in it.
+        """Return the mask of an image of `size` (height, width), and the number in it of each object.
 
-        Args:
-            first: Its first object among all.
-            count: How many it has.
-            size: (height, width) in pixels.
+        Its objects are those from `first` on, `count` of all.
         """
         canvas, numbers = np.zeros(size, np.uint8), np.zeros(count, np.int16)
         found = [self._container.piece("outlines", *self._ends[first + number]) for number in range(min(count, _MOST))]

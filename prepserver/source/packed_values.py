@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from typing import Any
 
@@ -36,20 +37,18 @@ def to_bytes(value: Any, kind: Kind) -> bytes:
 
 
 def from_bytes(data: memoryview, kind: Kind) -> Any:
-    """Return the value whose bytes these are.
-
-    Raises:
-        BrokenRecordError: They are none of this kind.
-    """
+    """Return the value whose bytes these are; raises `BrokenRecordError` if they are none of this kind."""
     if isinstance(kind, Image | Mask | Bytes):
         return bytes(data)
     try:
         if isinstance(kind, Text):
             return str(data, "utf-8")
         name, dimensions = _ARRAY.unpack_from(data)
-        dtype = np.dtype(name.rstrip(b"\0").decode())
-        if dtype.kind not in "biuf" or dimensions > _MOST_DIMENSIONS:
-            raise ValueError(f"no array of numbers: {dtype}, {dimensions} dimensions")
+        name = name.rstrip(b"\0")
+        # Before numpy reads it: of other names, it knows some for structs, and some that it warns of.
+        if not re.fullmatch(rb"[<|][biuf][0-9]+", name) or dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"no array of numbers: {name!r}, {dimensions} dimensions")
+        dtype = np.dtype(name.decode())
         shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY.size)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at := _ARRAY.size + 8 * dimensions)
         rest = data[at + array.nbytes :]

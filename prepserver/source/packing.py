@@ -18,18 +18,11 @@ _ENOUGH = 0.98  # of a row, for a part of a long text
 
 
 class Piece(NamedTuple):
-    """A part of a text.
+    """A part of a text."""
 
-    Attributes:
-        text: The text's number.
-        begin: Its first character.
-        end: One past its last character; 0 for a text that cannot be read.
-        tokens: How many it has.
-    """
-
-    text: int
-    begin: int
-    end: int
+    text: int  # number of the text
+    begin: int  # first character
+    end: int  # one past the last character; 0 for a text that cannot be read
     tokens: int
 
 
@@ -61,12 +54,7 @@ def rows_of(pieces: list[Piece], length: int) -> list[list[Piece]]:
 def parts_of(number: int, text: str, count: int, length: int, counted: Callable[[str], int]) -> Iterator[Piece]:
     """Yield the parts of a text that has more tokens than a row: all of it, in order, each nearly as long as a row.
 
-    Args:
-        number: The text's.
-        text: It.
-        count: Its tokens.
-        length: Most tokens of a part.
-        counted: Returns how many tokens a part has by itself.
+    The text has `count` tokens, a row `length`; `counted` returns how many a part has by itself.
 
     Raises:
         ValueError: A single character has more tokens than a row.

@@ -8,7 +8,7 @@ from typing import Any
 
 from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources.parquet import Parquet
-from prepserver.source.errors import SourceError
+from prepserver.source.errors import SourceError, library
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
@@ -18,22 +18,12 @@ _WITH_THEM = {*_DICTIONARIES, "PLAIN", "RLE", "BIT_PACKED"}
 
 def pyarrow_for(path: str) -> tuple[Any, Any]:
     """Return pyarrow and its module for Parquet; raise `SourceError` where it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise SourceError(
-            f"{path}: reading it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]' ({error})"
-        ) from error
-    return pyarrow, pyarrow.parquet
+    what = f"{path}: reading it needs pyarrow"
+    return library("pyarrow", what, "arrow"), library("pyarrow.parquet", what, "arrow")
 
 
 def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
-    """Return the name of a column in the file, down to what is read of it.
-
-    Raises:
-        SourceError: There is no such column, or it is of another type.
-    """
+    """Return the name of a column in the file, down to what is read; raises `SourceError` if there is none such."""
     name, found = spec.names.get(column, column), schema
     parts = [name] if schema.get_field_index(name) >= 0 else name.split(".")
     for part in parts:
@@ -64,7 +54,10 @@ def decoded_bytes(meta: Any, group: int, place: int) -> int:
 
 
 def repeated(meta: Any, leaves: Sequence[str], most_bytes: int) -> list[str]:
-    """Return the columns of texts that may be stored once and shared by so many rows that each cannot have its own."""
+    """Return the columns of texts of which a copy for each row may take more than `most_bytes`.
+
+    A dictionary stores a text once, however many rows have it.
+    """
     found = []
     for place in places_of(meta, leaves):
         chunks = [meta.row_group(group).column(place) for group in range(meta.num_row_groups)]

@@ -11,12 +11,37 @@ from prepserver.pipeline.urls import is_url, split
 from prepserver.source.errors import SourceError, unusable
 from prepserver.source.roots import Roots, open_below
 from prepserver.source.storage import remote_files
-from prepserver.source.tar import expand
 
 _WILD = frozenset("*?[")
+_MOST_PATHS = 1_000_000
 
 
-def files_of(patterns: Sequence[str], roots: Roots | None) -> list[str]:
+def expand(pattern: str) -> list[str]:
+    """Return the paths that a pattern names, in order: ``{a,b}``, and ``{000..127}`` padded like its first number.
+
+    Raises:
+        SourceError: It names too many paths, or braces hold neither form.
+    """
+    head, brace, rest = pattern.partition("{")
+    if not brace:
+        return [pattern]
+    inside, closed, tail = rest.partition("}")
+    if not closed or not inside:
+        raise SourceError(f"{pattern}: braces hold a,b or 000..127")
+    first, dots, last = inside.partition("..")
+    if dots:
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= int(first) + _MOST_PATHS):
+            raise SourceError(f"{pattern}: {{{inside}}} is no range; write it as {{000..127}}")
+        names = [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    else:
+        names = inside.split(",")
+    tails = expand(tail)
+    if len(names) * len(tails) > _MOST_PATHS:
+        raise SourceError(f"{pattern} names more than {_MOST_PATHS} shards")
+    return [f"{head}{name}{each}" for name in names for each in tails]
+
+
+def files_of(patterns: Sequence[str], roots: Roots) -> list[str]:
     """Return the files that patterns name, in the order of the patterns; what wildcards match is sorted.
 
     Raises:
@@ -30,66 +55,48 @@ def files_of(patterns: Sequence[str], roots: Roots | None) -> list[str]:
     return found
 
 
-def _matching(pattern: str, roots: Roots | None) -> list[str]:
-    if is_url(pattern):
-        return _matching_objects(pattern)
-    paths = [""]
-    for part in pattern.strip("/").split("/"):
-        if _WILD.isdisjoint(part):
-            paths = [f"{path}/{part}" for path in paths]
-        else:
-            paths = [f"{path}/{name}" for path in paths for name in _names(path or "/", part, roots)]
-    if _WILD.isdisjoint(pattern):
-        return paths
-    if roots is not None:
-        for path in paths:  # before a link could tell what exists outside
-            roots.check_path("the file", path)
-    files = [path for path in paths if os.path.isfile(path)]
-    if not files:
-        raise SourceError(f"no file matches {pattern}")
-    return files
-
-
-def _matching_objects(pattern: str) -> list[str]:
+def _matching(pattern: str, roots: Roots) -> list[str]:
+    """Return the files that a pattern without braces names."""
     if _WILD.isdisjoint(pattern):
         return [pattern]
-    paths = [split(pattern)[0]]
-    *folders, last = pattern.removeprefix(paths[0] + "/").split("/")
-    wild = False
-    for part in folders:
-        wild = wild or not _WILD.isdisjoint(part)
-        paths = [f"{path}/{name}" for path in paths for name in (_objects(path, part, 0) if wild else [part])]
-    found = [f"{path}/{name}" for path in paths for name in _objects(path, last, 1)]
-    if not found:
+    is_remote = is_url(pattern)
+    paths = [split(pattern)[0] if is_remote else ""]
+    parts = pattern.removeprefix(paths[0]).strip("/").split("/")
+    is_wild = False  # whether a part before had wildcards
+    for place, part in enumerate(parts, 1):
+        is_wild = not _WILD.isdisjoint(part) or (is_wild and is_remote)
+        if is_wild:  # in a bucket, only a listing tells what is there
+            paths = [
+                f"{path}/{name}" for path in paths for name in _names(path or "/", part, place == len(parts), roots)
+            ]
+        else:
+            paths = [f"{path}/{part}" for path in paths]
+    if not is_remote:
+        for path in paths:  # before a link could tell what exists outside
+            roots.check_path("the file", path)
+        paths = [path for path in paths if os.path.isfile(path)]
+    if not paths:
         raise SourceError(f"no file matches {pattern}")
-    return found
+    return paths
 
 
-def _objects(folder: str, pattern: str, which: int) -> list[str]:
-    """As `_names`, of a bucket: `which` is 0 for folders, 1 for objects."""
+def _names(folder: str, pattern: str, is_last: bool, roots: Roots) -> list[str]:
+    """Return the sorted names in a folder that match; hidden ones only if the pattern begins with a dot.
+
+    In a bucket they are those of objects, if they are the last part of a path, and of folders otherwise.
+    """
     try:
-        folders, entries = remote_files.children(folder)
-    except OSError as error:
-        raise unusable("the folder", folder, error) from error
-    return _chosen([entry.path for entry in entries] if which else folders, pattern)
-
-
-def _names(folder: str, pattern: str, roots: Roots | None) -> list[str]:
-    """Return the sorted names in a folder that match; hidden ones only if the pattern begins with a dot."""
-    try:
-        descriptor = open_below(roots, "the folder", folder)
-        try:
-            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                return []
-            names = os.listdir(descriptor)
-        finally:
-            os.close(descriptor)
+        if is_url(folder):
+            folders, objects = remote_files.children(folder)
+            names = [each.path for each in objects] if is_last else folders
+        else:
+            descriptor = open_below(roots, "the folder", folder)
+            try:
+                names = os.listdir(descriptor) if stat.S_ISDIR(os.fstat(descriptor).st_mode) else []
+            finally:
+                os.close(descriptor)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise unusable("the folder", folder, error) from error
-    return _chosen(names, pattern)
-
-
-def _chosen(names: list[str], pattern: str) -> list[str]:
     return sorted(name for name in names if fnmatchcase(name, pattern) and name.startswith(".") <= (pattern[0] == "."))

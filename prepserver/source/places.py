@@ -22,25 +22,22 @@ _FOLD_AT = 4096  # remembered while a listing goes on
 class Places:
     """The folders, collected while a dataset is listed. URLs are no folders, and left out.
 
-    Args:
-        most: Most folders that `found` returns, at least 1.
-        most_bytes: Most bytes of their names together.
+    `found` returns at most so many folders, and names of at most so many bytes together.
     """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+        self._most, self._most_bytes = most, most_bytes
         self._via: dict[bytes, bytes] = {}
 
-    def add_folder(self, path: bytes) -> None:
+    def add_folder(self, path: str | bytes) -> None:
         """Add a folder that holds files of the dataset, with all that is below it."""
         if not is_url(path):
-            self._add(real_path(path), path)
+            self._add(real_path(path), os.fsencode(path))
 
-    def add_file(self, path: bytes) -> None:
+    def add_file(self, path: str | bytes) -> None:
         """Add the folder of a file that may be a link."""
         if not is_url(path):
-            self._add(os.path.dirname(real_path(path)), path)
+            self._add(os.path.dirname(real_path(path)), os.fsencode(path))
 
     def found(self) -> dict[str, str]:
         """Return the folders, none below another, each with a path of the dataset that leads to it or below it.
@@ -55,7 +52,7 @@ class Places:
         return {place.decode(): os.fsdecode(via) for place, via in kept.items()}
 
     def _add(self, real: bytes, via: bytes) -> None:
-        while not _is_text(real):  # it travels in messages
+        while real.decode(errors="ignore").encode() != real:  # it travels in messages
             real = os.path.dirname(real)
         if real in self._via or any(above in self._via for above in _above(real)):
             return
@@ -97,11 +94,3 @@ def _above(place: bytes) -> Iterator[bytes]:
     while place != b"/":
         place = os.path.dirname(place)
         yield place
-
-
-def _is_text(path: bytes) -> bool:
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 _begins: Callable[[str], None] | None = None
 
-T = TypeVar("T")
+T = TypeVar("T", bound=str | bytes)
 R = TypeVar("R")
 
 _PERIOD_S = 0.1
@@ -23,43 +23,33 @@ def one_by_one(begins: Callable[[str], None]) -> None:
 
 
 class Progress:
-    """Passes a growing count on, at most ten times a second.
+    """Passes a growing count of files on, at most ten times a second, and once the final one.
 
-    Args:
-        report: Called with the number of files found so far, and once with the final number. An exception from it ends
-            the scan: that cancels one.
-        clock: Seconds that never go back.
+    An exception from `report` ends the scan: that cancels one.
     """
 
-    def __init__(self, report: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, report: Callable[[int], None]) -> None:
         self.finished = report
-        self._clock = clock
-        self._due_s = clock() + _PERIOD_S
+        self._due_s = time.monotonic() + _PERIOD_S
 
     def found(self, count: int) -> None:
         """Report the count if it is time."""
-        now_s = self._clock()
+        now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PERIOD_S
             self.finished(count)
 
     def over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
-        """Do work in threads, because it waits for storage more than it computes, and report meanwhile.
+        """Return what `work` returns for each item, the name of a file or folder; an error from it ends the scan.
 
-        Args:
-            work: Called with each item, in any order; an error from it ends the scan.
-            items: What to work on.
-            at_once: Number of threads.
-            samples: The number of files found so far.
-
-        Returns:
-            What `work` returned, in the order of the items.
+        That is done in `at_once` threads, because it waits for storage more than it computes. Meanwhile the number of
+        `samples` so far is reported.
         """
         if _begins is None:
             return self._over(work, items, at_once, samples)
         done: list[R] = []
         for item in items:
-            _begins(os.fsdecode(item) if isinstance(item, str | bytes) else "")
+            _begins(os.fsdecode(item))
             done += self._over(work, [item], 1, samples)
         return done
 

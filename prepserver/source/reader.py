@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.urls import is_url
 from prepserver.source.cache import IndexCache
-from prepserver.source.container import BrokenContainerError, Container
+from prepserver.source.container import AGAIN, BrokenContainerError, Container
 from prepserver.source.errors import SourceError
-from prepserver.source.places import still_lead
+from prepserver.source.places import Places, still_lead
 from prepserver.source.progress import Progress
-from prepserver.source.roots import Roots
+from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import Source
+from prepserver.source.storage import File, statuses
 
 # Times of files are coarse: a tick of 4 ms locally, 1 or 2 s on some network and older file systems. A folder
 # that changed this shortly before its scan may change again without a new time, so such an index is used
@@ -27,83 +27,70 @@ _COARSEST_TIME_NS = 2 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """What is known of a dataset once it is indexed.
+    """What is known of a dataset once it is indexed; digests are SHA-256 in hex."""
 
-    Attributes:
-        path: The index file; it never changes.
-        n: Number of samples, at least 1.
-        num_classes: Labels are below this number.
-        digest: Hex SHA-256 of spec and content: the identity of the source. It differs between two folders with equal
-            names inside, such as a resized copy.
-        content_digest: Hex SHA-256 of labels, relative paths and class names alone: it stays when a dataset moves.
-        places: Folders that hold all files that `Reader.open` and `Source.read` open.
-    """
-
-    path: Path
-    n: int
-    num_classes: int
+    path: Path  # the index file; it never changes
+    n: int  # number of samples, at least 1
+    num_classes: int  # labels are below this number
+    # Of spec and content: the identity of the source. It differs between two folders with equal names inside, such as a
+    # resized copy.
     digest: str
-    content_digest: str
-    places: tuple[str, ...]
+    content_digest: str  # of labels, relative paths and class names alone: it stays when a dataset moves
+    places: tuple[str, ...]  # folders that hold all files that `Reader.open` and `Source.read` open
+    classes: tuple[str, ...] = ()  # see `Source.classes`
 
 
 @dataclass(frozen=True)
 class Scan:
-    """The content of a new index.
+    """The content of a new index."""
 
-    Attributes:
-        meta: Plain values, among them ``content_digest``; see `IndexInfo`. ``state`` is a digest of sizes and times of
-            the files, for an index that does not hold all of their content.
-        sections: Bytes by name.
-        mtimes_ns: The times of all files and folders that it was made from.
-        places: See `Places.found`.
-        state: Differs between states of objects on the network that have equal names; empty for local files.
-    """
-
+    # Plain values, among them ``n``, ``num_classes`` and ``content_digest``; see `IndexInfo`. ``state``, if present, is
+    # a digest of sizes and versions: it tells apart two states with equal ``content_digest``.
     meta: dict[str, Any]
-    sections: dict[str, memoryview]
-    mtimes_ns: list[int]
-    places: dict[str, str]
-    state: str = ""
+    sections: dict[str, memoryview]  # bytes by name
+    places: Places  # where the dataset's files lie
+    files: Sequence[tuple[str, File]] = ()  # the files that the index was made from, each with its path
+    mtimes_ns: Sequence[int] = ()  # the times of folders, and of files that are not in `files`
 
 
 class Reader(ABC):
-    """How one kind of source is read. An indexer lists it and workers read it, never the daemon.
+    """How one kind of source, which lies below the roots, is read. Indexers list it and workers read it."""
 
-    Args:
-        spec: The dataset.
+    source: Callable[[Container, Any, Roots], Source]  # what `read_by` calls, if it is no other
 
-    Attributes:
-        kind: Class of the spec.
-    """
+    def __init__(self, spec: Any, roots: Roots) -> None:
+        self.spec, self.roots = spec, roots
 
-    kind: ClassVar[type[SourceSpec]]
-
-    @abstractmethod
-    def __init__(self, spec: Any) -> None: ...
+    @property
+    def key(self) -> str:
+        """The name of the spec in the cache of indexes."""
+        return str(self.spec.digest[:32])
 
     @abstractmethod
-    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
         """See `prepserver.source.build_index`."""
 
-    @abstractmethod
-    def open(self, index_path: Path, roots: Roots | None) -> Source:
+    def read_by(self, container: Container) -> Source:
+        """Open the source by an index; raises `OSError` if the index is damaged."""
+        return type(self).source(container, self.spec, self.roots)
+
+    def open(self, index_path: Path) -> Source:
         """See `prepserver.source.open_source`."""
+        try:
+            container = Container(index_path)
+            if container.meta.get("key") != self.key:
+                raise SourceError(f"the index {index_path} belongs to another dataset")
+            return self.read_by(container)
+        except OSError as error:
+            said = error if isinstance(error, BrokenContainerError) else f"{index_path}: {error}; {AGAIN}"
+            raise SourceError(f"cannot open the index {said}") from error
 
 
 class ScanningReader(Reader):
     """A reader of a dataset that must be scanned: a cache keeps its indexes, which serve until something changes."""
 
-    def __init__(self, spec: Any) -> None:
-        self.spec = spec
-
-    @property
-    def key(self) -> str:
-        """The name of the spec in the cache."""
-        return str(self.spec.digest[:32])
-
     @abstractmethod
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+    def scan(self, progress: Progress) -> Scan:
         """List the dataset.
 
         Raises:
@@ -111,89 +98,71 @@ class ScanningReader(Reader):
             OutsideRootsError: It does not lie in the roots.
         """
 
-    @abstractmethod
     def is_current(self, container: Container) -> bool:
-        """Say whether all that an index was built from is unchanged; about 2 us for each folder.
+        """Say whether all that an index was built from is unchanged: by default `Scan.files`. About 2 us a file.
 
         Raises:
-            OSError, BrokenContainerError: It has changed.
+            OSError: It has changed, or the index is damaged.
         """
+        meta = container.meta
+        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
 
-    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        """Check that all that an index names lies in the roots.
-
-        Args:
-            sections: Returns a section of the index by name.
-            roots: Where it must lie.
-
-        Raises:
-            OutsideRootsError: Something lies outside.
-        """
-
-    @abstractmethod
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        """Open the source by an index.
-
-        Raises:
-            OSError, BrokenContainerError: The index is damaged.
-        """
+    def check_roots(self, container: Container) -> None:
+        """Raise `OutsideRootsError` unless all that an index names lies in the roots: by default `Scan.files`."""
+        for path in container.meta["files"]:
+            self.roots.check_path("the file", path)
 
     def counts(self, meta: Mapping[str, Any]) -> tuple[int, int]:
         """Return the numbers of samples and of classes, from an index."""
         return meta["n"], meta["num_classes"]
 
-    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
         """As `Reader.index`."""
         cache = IndexCache(cache_dir)
-        for path, container in cache.candidates(self.key):
-            if self._is_good(container):
-                if roots is not None:
-                    self.check_roots(partial(_section, container), roots)
-                return self._info(path, container.meta)
-        started_ns = cache.clock_ns()
-        scan = self.scan(Progress(report), roots)
-        ended_ns = cache.clock_ns()
-        # A time from the future raises no doubt: the next change will get the present time.
-        settled = not any(
-            started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
-        )
-        meta = {"key": self.key, "settled": settled, "places": scan.places, "state": scan.state, **scan.meta}
-        if scan.state:
-            for path, container in cache.candidates(self.key):
-                if _version(container.meta) == _version(meta):
-                    return self._info(path, container.meta)
-        return self._info(cache.publish(self.key, _version(meta), meta, scan.sections), meta)
-
-    def open(self, index_path: Path, roots: Roots | None) -> Source:
-        """As `Reader.open`."""
-        try:
-            container = Container(index_path)
-            if container.meta.get("key") != self.key:
-                raise SourceError(f"the index {index_path} belongs to another dataset")
-            return self.read_by(container, roots)
-        except (OSError, BrokenContainerError) as error:
-            raise SourceError(
-                f"cannot open the index {index_path}: {error}; attach again to have it rebuilt"
-            ) from error
+        known = (each for each in cache.candidates(self.key) if self._is_good(each[1]))
+        path, container = next(known, None) or self._listed(cache, Progress(report))
+        if self.roots is not ANYWHERE:
+            self.check_roots(container)
+        meta = container.meta
+        digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
+        places, classes = (*meta["places"], str(path.parent)), tuple(meta.get("classes", ()))
+        return IndexInfo(path, *self.counts(meta), digest, meta["content_digest"], places, classes)
 
     def _is_good(self, container: Container) -> bool:
         try:
-            places = container.meta.get("places")  # an older release kept them elsewhere
-            settled = bool(container.meta["settled"]) and places is not None and still_lead(places)
-            return settled and self.is_current(container)
-        except (OSError, BrokenContainerError):
+            return container.meta["settled"] and still_lead(container.meta["places"]) and self.is_current(container)
+        except OSError:
             return False  # the scan that follows explains what is wrong
 
-    def _info(self, path: Path, meta: Mapping[str, Any]) -> IndexInfo:
-        digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
-        return IndexInfo(path, *self.counts(meta), digest, meta["content_digest"], (*meta["places"], str(path.parent)))
+    def _listed(self, cache: IndexCache, progress: Progress) -> tuple[Path, Container]:
+        """List the dataset into a new index."""
+        started_ns = cache.clock_ns()
+        scan = self.scan(progress)
+        ended_ns = cache.clock_ns()
+        times_ns = [*scan.mtimes_ns, *(file.version for path, file in scan.files if not is_url(path))]
+        # A time from the future raises no doubt: the next change will get the present time.
+        settled = not any(
+            started_ns - _COARSEST_TIME_NS <= time_ns <= ended_ns + _COARSEST_TIME_NS for time_ns in times_ns
+        )
+        meta = {
+            "key": self.key,
+            "settled": settled,
+            "places": scan.places.found(),
+            "files": [path for path, _ in scan.files],
+            "sizes": [file.size for _, file in scan.files],
+            "mtimes_ns": [file.version for _, file in scan.files],
+            **scan.meta,
+        }
+        progress.finished(self.counts(meta)[0])
+        if not times_ns and "state" in meta:  # a bucket is listed anew each time; a state says that nothing has changed
+            for path, container in cache.candidates(self.key):
+                if _version(container.meta) == _version(meta):
+                    return path, container
+        path = cache.publish(self.key, _version(meta), meta, scan.sections)
+        return path, Container(path)
 
 
 def _version(meta: Mapping[str, Any]) -> str:
     """Return a digest of the content, and of the state of files whose content the index does not know."""
     content, state = str(meta["content_digest"]), meta.get("state", "")
     return hashlib.sha256(f"{content} {state}".encode()).hexdigest() if state else content
-
-
-def _section(container: Container, name: str) -> memoryview:
-    return memoryview(container.section(name))

@@ -30,14 +30,13 @@ class OutsideRootsError(SourceError):
 class Roots:
     """The folders below which sources may be read.
 
-    Making one accesses the file system, which may hang, so only workers and indexers do.
-
-    Args:
-        folders: Absolute paths; links in them are followed. URLs among them are left out.
+    Making one accesses the file system, which may hang, so only workers and indexers do. Links in the absolute paths
+    are followed, and URLs among them left out. None is for anywhere.
     """
 
-    def __init__(self, folders: Iterable[str]) -> None:
-        self._named = tuple(folders)
+    def __init__(self, folders: Iterable[str] | None) -> None:
+        self._are_all = folders is None
+        self._named = tuple(folders or ())
         local = (folder for folder in self._named if not is_url(folder))
         self._real = tuple(os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/" for folder in local)
 
@@ -46,12 +45,8 @@ class Roots:
         return (real.rstrip(b"/") + b"/").startswith(self._real)
 
     def check_open(self, descriptor: int, what: str, path: str | bytes) -> None:
-        """Check what was just opened; the error names `what` and the `path` that the user gave, not where it leads.
-
-        Raises:
-            OutsideRootsError: It lies outside.
-        """
-        if not self.holds(_place(descriptor)):
+        """Check what was just opened; the `OutsideRootsError` names the path that the user gave, not where it leads."""
+        if not (self._are_all or self.holds(_place(descriptor))):
             raise self._outside(what, path)
 
     def check_path(self, what: str, path: str | bytes) -> None:
@@ -63,7 +58,7 @@ class Roots:
         Raises:
             OutsideRootsError: It leads outside.
         """
-        if not is_url(path) and not self.holds(real_path(path)):
+        if not (self._are_all or is_url(path) or self.holds(real_path(path))):
             raise self._outside(what, path)
 
     def _outside(self, what: str, path: str | bytes) -> OutsideRootsError:
@@ -72,6 +67,9 @@ class Roots:
             f"folders it reads for other users: {', '.join(self._named)}. Move the data below one of them, or have its "
             "folder added there (roots under [sources] in the server's --config, or --root)"
         )
+
+
+ANYWHERE = Roots(None)
 
 
 def real_path(path: str | bytes) -> bytes:
@@ -86,7 +84,7 @@ def real_path(path: str | bytes) -> bytes:
         os.close(descriptor)
 
 
-def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
+def open_below(roots: Roots, what: str, path: str | bytes) -> int:
     """Open for reading what may turn out to be anything, without telling what exists outside the roots.
 
     The error calls it `what`, such as "the shard". The caller owns the descriptor that is returned.
@@ -100,15 +98,13 @@ def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
     except OSError:
         if is_url(path):
             raise OSError(errno.EOPNOTSUPP, "this source reads only files of the server's machine") from None
-        if roots is not None:
-            roots.check_path(what, path)
+        roots.check_path(what, path)
         raise
-    if roots is not None:
-        try:
-            roots.check_open(descriptor, what, path)
-        except OutsideRootsError:
-            os.close(descriptor)
-            raise
+    try:
+        roots.check_open(descriptor, what, path)
+    except OutsideRootsError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError
-from prepserver.source.roots import OutsideRootsError, Roots, open_below
+from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots, open_below
 from prepserver.source.storage import remote
 
 # No encoded photo comes near this; a video or an archive in the wrong place does, and would take the worker down.
@@ -32,15 +32,13 @@ points as an array, or that and the (height, width) of the upright image that th
 
 
 class Source(Protocol):
-    """Encoded samples by index. Each worker opens it once and reads any index at any time.
+    """Encoded samples by index. Each worker opens it once and reads any index at any time."""
 
-    Attributes:
-        reads_ahead: Whether `prefetch` is of use. False by default.
-        computes: Whether reading is mostly computing: its time then counts as making rows. False by default.
-    """
-
-    reads_ahead: bool = False
-    computes: bool = False
+    reads_ahead: bool = False  # whether `prefetch` is of use
+    computes: bool = False  # whether reading is mostly computing: its time then counts as making rows
+    _classes: Sequence[str] = ()
+    _stamp: int = 0
+    _label: str = "label"
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -57,12 +55,8 @@ class Source(Protocol):
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Read many samples at once, if all of their columns are stored as rows hold them.
 
-        Args:
-            indices: The samples.
-            into: For each column an array of as many rows, in its kind's shape and dtype; written to.
-
-        Returns:
-            False, and anything may be written, if the samples must be `read` one by one: the default.
+        They go `into` an array of as many rows for each column, in its kind's shape and dtype. False says that the
+        samples must be `read` one by one, and anything may be written there: the default.
 
         Raises:
             OSError: At least one sample cannot be read; `read` says which, and why.
@@ -70,7 +64,8 @@ class Source(Protocol):
         return False
 
     def label(self, index: int) -> int:
-        """Return the label of a sample without reading the sample."""
+        """Return the label of a sample, 0 if it has none; by default from its record, unless `_label` is empty."""
+        return int(self.read(index).get(self._label, 0)) if self._label else 0
 
     def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the labels of the samples in [start, stop)."""
@@ -88,7 +83,7 @@ class Source(Protocol):
 
     def classes(self) -> list[str]:
         """Return the names of the classes by label; empty if labels are only numbers."""
-        return []
+        return list(self._classes)
 
     def stamp(self, index: int) -> int:
         """Return a number that differs once the stored bytes of a sample have changed; 0 if only a new listing tells.
@@ -98,7 +93,7 @@ class Source(Protocol):
         Raises:
             OSError: The sample's file is gone.
         """
-        return 0
+        return self._stamp
 
 
 def is_path(text: str) -> bool:
@@ -114,13 +109,8 @@ def file_stamp(status: os.stat_result) -> int:
     return hash((status.st_mtime_ns, status.st_size))
 
 
-def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots | None = None) -> bytes:
+def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots = ANYWHERE) -> bytes:
     """Return the whole content of a file that may turn out to be anything; about 18 us for a cached photo.
-
-    Args:
-        path: The file.
-        limit_bytes: The largest file that is read.
-        roots: Where it must lie.
 
     Raises:
         SampleError: Missing, not allowed, outside the roots, not a regular file, empty, too large, or an I/O error.
@@ -134,7 +124,9 @@ def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: 
                 raise SampleError("not a regular file")
             size = status.st_size
             if size > limit_bytes:
-                raise SampleError(f"{size} bytes are more than the limit of {limit_bytes} for an encoded image")
+                raise SampleError(
+                    f"{size} bytes are more than the limit of {limit_bytes} for a file that is read whole"
+                )
             if size == 0:
                 raise SampleError("the file is empty")
             data = os.read(descriptor, size)
@@ -155,11 +147,7 @@ def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: 
 
 
 def remote_bytes(wanted: remote.Wanted, limit_bytes: int = MAX_ENCODED_BYTES) -> bytes:
-    """Read what a sample needs.
-
-    Raises:
-        SampleError: It cannot be read; the reason names its URL.
-    """
+    """Read what a sample needs; raises `SampleError`, which names the URL, if that fails."""
     failed = SampleError(f"{wanted.url}: the object is empty")
     try:
         if data := remote.link().read(wanted, limit_bytes):
@@ -172,12 +160,8 @@ def remote_bytes(wanted: remote.Wanted, limit_bytes: int = MAX_ENCODED_BYTES) ->
     raise failed
 
 
-def read_file(path: str, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots | None = None) -> bytes:
-    """Return the whole content of a file or an object.
-
-    Raises:
-        SampleError: As `read_regular_file` and `remote_bytes`.
-    """
+def read_file(path: str, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots = ANYWHERE) -> bytes:
+    """Return the whole content of a file or an object; raises as `read_regular_file` and `remote_bytes`."""
     if is_url(path):
         return remote_bytes(remote.Wanted(path), limit_bytes)
     return read_regular_file(os.fsencode(path), limit_bytes, roots)

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError
@@ -33,16 +33,9 @@ _RUNS_KEPT = 4096
 
 
 class Shards:
-    """The shards of a dataset.
+    """The shards of a dataset, each with its size and `File.version` when that was listed; None to compare sizes only.
 
-    Args:
-        paths: Absolute paths.
-        sizes: Bytes of each shard when the dataset was listed.
-        roots: Where shards must lie.
-        versions: `File.version` of each shard when the dataset was listed; None to compare sizes only.
-
-    Attributes:
-        wants: Whether `want` is of use.
+    Attribute `wants`: whether `want` is of use.
     """
 
     wants = False
@@ -50,7 +43,7 @@ class Shards:
     """Descriptors by dataset and shard."""
 
     def __init__(
-        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
+        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots, versions: Sequence[int] | None = None
     ) -> None:
         self._paths, self._sizes, self._roots, self._versions = paths, sizes, roots, versions
         self._maps: dict[int, mmap.mmap] = {}
@@ -142,10 +135,8 @@ class RemoteShards(Shards):
 
     wants = True
 
-    def __init__(
-        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
-    ) -> None:
-        super().__init__(paths, sizes, roots, versions)
+    def __init__(self, *listed: Any) -> None:
+        super().__init__(*listed)
         self._runs: OrderedDict[remote.Wanted, remote.Wanted] = OrderedDict()  # which request a range is a part of
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
@@ -208,7 +199,7 @@ def _runs(ranges: Sequence[remote.Wanted]) -> list[tuple[remote.Wanted, list[rem
 
 
 def open_shards(
-    paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
+    paths: Sequence[str], sizes: Sequence[int], roots: Roots, versions: Sequence[int] | None = None
 ) -> Shards:
     """Return the `Shards` for where they lie: on this machine, or all on the network."""
     return (RemoteShards if paths and is_url(paths[0]) else Shards)(paths, sizes, roots, versions)

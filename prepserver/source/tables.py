@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Mask
-from prepserver.pipeline.record import label_of
 from prepserver.pipeline.urls import canonical, is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError
@@ -26,30 +25,20 @@ _AHEAD = 4 * remote.IN_FLIGHT
 class TableSource(LinesSource):
     """A `Source` over tables."""
 
-    def __init__(self, container: Container, spec: Any, roots: Roots | None) -> None:
+    convert: Callable[[str, Kind, Any], Any]  # of what `values` gave for a column to a value of its kind
+
+    def __init__(self, container: Container, spec: Any, roots: Roots) -> None:
         super().__init__(container, spec, roots)
         self._columns = list(spec.columns.items())
         self._images = [place for place, (_, kind) in enumerate(self._columns) if isinstance(kind, Image | Mask)]
         self._follows = bool(self._images) and is_url(spec.root or self._files[0])
         self.reads_ahead = self.reads_ahead or self._follows
-        self._ahead: dict[int, tuple[int, int, int]] = {}  # lines whose images are to be wanted, and their places
+        self._ahead: dict[int, tuple[int, int, int]] = {}  # where lines lie whose images are still to be asked for
         self._taken: dict[int, tuple[int, list[Any]]] = {}  # such lines that have arrived: file and values
 
     @abstractmethod
     def values(self, file: int, line: str) -> list[Any]:
-        """Return what a line of a file has for each column.
-
-        Raises:
-            SampleError: The line lacks one, or is broken.
-        """
-
-    @abstractmethod
-    def convert(self, column: str, kind: Kind, given: Any) -> Any:
-        """Return what `values` gave as a value of a kind.
-
-        Raises:
-            SampleError: It is none.
-        """
+        """Return what a line has for each column; raises `SampleError` if it lacks one, or is broken."""
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
@@ -59,10 +48,14 @@ class TableSource(LinesSource):
             self._follow()
         file, values = self._taken.pop(index) if index in self._taken else self._values(index)
         for (column, kind), given in zip(self._columns, values, strict=True):
-            if isinstance(kind, Image | Mask):
-                record[column] = self._image(file, column, given)
-            else:
+            if not isinstance(kind, Image | Mask):
                 record[column] = self.convert(column, kind, given)
+                continue
+            path = self._image_path(file, column, given)
+            try:
+                record[column] = read_file(path, roots=self._roots)
+            except SampleError as error:
+                raise SampleError(f"its {column} {path}: {error.reason}") from error
         return record
 
     def prefetch(self, indices: Sequence[int]) -> None:
@@ -92,19 +85,11 @@ class TableSource(LinesSource):
 
     def label(self, index: int) -> int:
         """As `Source.label`: nothing else of the line is converted, and no file is read."""
-        label = label_of(self._spec.columns)
         _, values = self._values(index)
         for (column, kind), given in zip(self._columns, values, strict=True):
-            if column == label:
+            if column == self._label:
                 return int(self.convert(column, kind, given))
         return 0
-
-    def _image(self, file: int, column: str, name: Any) -> bytes:
-        path = self._image_path(file, column, name)
-        try:
-            return read_file(path, roots=self._roots)
-        except SampleError as error:
-            raise SampleError(f"its {column} {name}: {error.reason}") from error
 
     def _image_path(self, file: int, column: str, name: Any) -> str:
         root = self._spec.root or os.path.dirname(self._files[file])

@@ -16,7 +16,7 @@ _SHOWN_CHARS = 60
 def value_of(column: str, kind: Kind, given: Any) -> Any:
     """Return a value as rows hold it: a str for `Text`, else an array of the kind's type; a list may be given for it.
 
-    Floats may lose precision and may be no numbers (nan, inf). Integers must be held as they are.
+    Floats may lose precision, and may be nan or inf. Integers must fit exactly.
 
     Raises:
         SampleError: The value is not of that kind.
@@ -50,11 +50,7 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
 
 
 def parsed(column: str, kind: Kind, cell: str) -> Any:
-    """Return the value of a cell of text: a number, or a JSON list for an `Array` or `Tokens`.
-
-    Raises:
-        SampleError: The cell is not of that kind.
-    """
+    """Return the value of a cell: text, a number, or a JSON list; raises `SampleError` if it is not of the kind."""
     if isinstance(kind, Text):
         return cell
     try:

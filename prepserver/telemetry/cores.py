@@ -1,19 +1,12 @@
-"""The machine's cores: how many this process may use, how busy they are, and how long a thread waited for one."""
+"""The machine's cores: how busy they are, and how long a thread waited for one."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from prepserver.memory import cgroups
-
 _STAT = Path("/proc/stat")
 _HERTZ = os.sysconf("SC_CLK_TCK")
-
-
-def usable() -> float:
-    """Cores that this process may use: its affinity, and its cgroup's limit on CPU time."""
-    return min(float(len(os.sched_getaffinity(0))), cgroups.cpus() or float("inf"))
 
 
 def busy_s() -> float:

@@ -22,71 +22,42 @@ _MOST_TIMES = 4  # more than so many times the workers are never suggested in on
 
 @dataclass(frozen=True, slots=True)
 class FullCache:
-    """A cache that takes no more samples.
-
-    Attributes:
-        form: ``encoded`` or ``decoded``.
-        part: Fraction of the dataset's samples that it holds: the most that its hit rate can be.
-        all_bytes: What it would take to hold all of them.
-        where: ``memory`` or ``disk``: the setting of its budget.
-    """
+    """A cache that takes no more samples."""
 
     form: Literal["encoded", "decoded"]
-    part: float
-    all_bytes: int
-    where: Literal["memory", "disk"]
+    part: float  # fraction of the dataset's samples that it holds: the most that its hit rate can be
+    all_bytes: int  # what it would take to hold all of them
+    where: Literal["memory", "disk"]  # the setting of its budget
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was counted of a job in a stretch of time. Fractions are from 0 to 1.
+    """What was counted of a job in a stretch of time. Fractions are from 0 to 1."""
 
-    Attributes:
-        span_s: Length of the stretch.
-        batches: Batches that the job has taken since it attached.
-        images_per_s: Images that this rank takes.
-        waiting: Fraction of the loop's time for which it waited for rows.
-        copying: Fraction for which it waited while rows that were ready were copied.
-        waits_for: How often the job was seen waiting for what: ``workers``, ``job NAME``, ``ranks``, ``place``,
-            ``stream ID``.
-        workers: Worker processes.
-        workers_busy: Fraction of their time for which they make rows.
-        workers_run: Fraction of their time for which they run on a core.
-        workers_starved: Fraction of their time for which they could run and have no core.
-        used: Workers' worth of time that the job's stream takes.
-        stages: Seconds of a worker for one row of the job's stream by stage: ``read``, ``decode``, ``op NAME``.
-        cores: Cores that prepserver may use.
-        cores_idle: Those of them that are idle, on average.
-        loop_starved: Fraction of the time for which the training process's main thread could run and has no core.
-        gpu_busy: Utilisation of the job's GPU; None if it is not known.
-        ring_rows: Rows of the job's ring.
-        round_rows: Rows of one batch for all ranks of the job.
-        full_cache: The cache of the job's dataset, if it is full.
-        pure_kernels: Why the compiled kernels are off; empty if they are on.
-        inline: Whether the training process makes the rows itself.
-    """
-
-    span_s: float = 0.0
-    batches: int = 0
-    images_per_s: float = 0.0
-    waiting: float = 0.0
-    copying: float = 0.0
+    span_s: float = 0.0  # length of the stretch
+    batches: int = 0  # batches that the job has taken since it attached
+    images_per_s: float = 0.0  # images that this rank takes
+    waiting: float = 0.0  # fraction of the loop's time for which it waited for rows
+    copying: float = 0.0  # fraction for which it waited while rows that were ready were copied
+    # How often the job was seen waiting for what: ``workers``, ``job NAME``, ``ranks``, ``place``, ``stream ID``.
     waits_for: Mapping[str, float] = field(default_factory=dict)
     workers: int = 0
-    workers_busy: float = 0.0
-    workers_run: float = 0.0
-    workers_starved: float = 0.0
-    used: float = 0.0
+    workers_busy: float = 0.0  # fraction of their time for which they make rows
+    workers_run: float = 0.0  # fraction of their time for which they run on a core
+    workers_starved: float = 0.0  # fraction of their time for which they could run and have no core
+    used: float = 0.0  # workers' worth of time that the job's stream takes
+    # Seconds of a worker for one row of the job's stream by stage: ``read``, ``decode``, ``op NAME``.
     stages: Mapping[str, float] = field(default_factory=dict)
-    cores: float = 1.0
-    cores_idle: float = 0.0
+    cores: float = 1.0  # cores that prepserver may use
+    cores_idle: float = 0.0  # those of them that are idle, on average
+    # Fraction of the time for which the training process's main thread could run and has no core.
     loop_starved: float = 0.0
-    gpu_busy: float | None = None
+    gpu_busy: float | None = None  # utilisation of the job's GPU; None if it is not known
     ring_rows: int = 0
-    round_rows: int = 0
-    full_cache: FullCache | None = None
-    pure_kernels: str = ""
-    inline: bool = False
+    round_rows: int = 0  # rows of one batch for all ranks of the job
+    full_cache: FullCache | None = None  # the cache of the job's dataset, if it is full
+    pure_kernels: str = ""  # why the compiled kernels are off; empty if they are on
+    inline: bool = False  # whether the training process makes the rows itself
 
     @property
     def busy_workers(self) -> float:

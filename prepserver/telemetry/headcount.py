@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prepserver.telemetry.facts import BUSY, NOTICED, STARVED, WAITS, Facts
-from prepserver.telemetry.window import WINDOW_S
+from prepserver.telemetry.rates import WINDOW_S
 
 GROW_S = 3.0
 STARVED_S = 5.0
@@ -29,36 +29,19 @@ _HALF_CORE = 0.5  # idle, and one more worker may run on it
 
 @dataclass(frozen=True, slots=True)
 class Headcount:
-    """How many workers there should be.
+    """How many workers there should be."""
 
-    Attributes:
-        workers: That number.
-        why: The reason for the last change.
-        lean: Direction of the last look: 1 for more, -1 for fewer, 0 for neither.
-        since_s: Since when it has been that direction.
-        changed_s: When `workers` changed last.
-        last: Direction of that change.
-        doubt: Factor on the time for which a reason must last.
-    """
-
-    workers: int
-    why: str = ""
-    lean: int = 0
-    since_s: float = 0.0
-    changed_s: float = -math.inf
-    last: int = 0
-    doubt: int = 1
+    workers: int  # that number
+    why: str = ""  # the reason for the last change
+    lean: int = 0  # direction of the last look: 1 for more, -1 for fewer, 0 for neither
+    since_s: float = 0.0  # since when it has been that direction
+    changed_s: float = -math.inf  # when `workers` changed last
+    last: int = 0  # direction of that change
+    doubt: int = 1  # factor on the time for which a reason must last
 
 
 def next_headcount(was: Headcount, jobs: Sequence[Facts], most: int, now_s: float) -> Headcount:
-    """The number of workers from now on; call it about once a second.
-
-    Args:
-        was: The result of the call before.
-        jobs: What is known of each job.
-        most: Never more workers than this.
-        now_s: A monotonic clock.
-    """
+    """The number of workers from now on, `most` at most; call it about once a second with its last result."""
     doubt = 1 if now_s - was.changed_s >= CALM_S else was.doubt
     # The rates cover a window: until it has passed, they tell of the time before the last change.
     target, why, patience_s = (

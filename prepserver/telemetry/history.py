@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
-
 MAX_SLICES = 3600
 """Slices in a file: an hour of seconds, or a week of slices of four minutes; less than a megabyte."""
 
@@ -33,18 +31,13 @@ _FLUSH_S = 5.0  # what a daemon that is killed loses at most, beside a slice
 
 @dataclass(slots=True)
 class Slice:
-    """A stretch of time.
+    """A stretch of time."""
 
-    Attributes:
-        at_s: When it began, in seconds of UTC since 1970.
-        span_s: How long it is.
-        sums: What grew in it: ``images``; seconds of the ranks' loops ``wait``, ``copy`` and ``own``; of the workers
-            ``busy`` and ``workers`` (in all); of the job's GPUs ``gpu`` (busy) and ``gpus`` (known); of the ranks
-            ``ring`` (times its fill) and ``ranks``; seconds of a worker ``stage NAME``; seconds ``verdict TITLE``.
-    """
-
-    at_s: float
-    span_s: float
+    at_s: float  # when it began, in seconds of UTC since 1970
+    span_s: float  # how long it is
+    # What grew in it: ``images``; seconds of the ranks' loops ``wait``, ``copy`` and ``own``; of the workers ``busy``
+    # and ``workers`` (in all); of the job's GPUs ``gpu`` (busy) and ``gpus`` (known); of the ranks ``ring`` (times its
+    # fill) and ``ranks``; seconds of a worker ``stage NAME``; seconds ``verdict TITLE``.
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, sums: Mapping[str, float]) -> None:
@@ -114,32 +107,20 @@ def figures(slices: Iterable[Slice]) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class Track:
-    """One thing that a job reads; training and validation of one script are two.
+    """One thing that a job reads; training and validation of one script are two."""
 
-    Attributes:
-        reads: What: source, pipeline, order and so on.
-        slices: How that went.
-        verdicts: The last verdict of each title.
-    """
-
-    reads: dict[str, Any]
-    slices: list[Slice] = field(default_factory=list)
-    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reads: dict[str, Any]  # what: source, pipeline, order and so on
+    slices: list[Slice] = field(default_factory=list)  # how that went
+    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # the last verdict of each title
 
 
 @dataclass(slots=True)
 class History:
-    """One run of a job.
+    """One run of a job."""
 
-    Attributes:
-        run: Its job, and the daemon and machine that it ran on.
-        pids: Processes of its ranks.
-        tracks: By their names.
-    """
-
-    run: dict[str, Any] = field(default_factory=dict)
-    pids: list[int] = field(default_factory=list)
-    tracks: dict[str, Track] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)  # its job, and the daemon and machine that it ran on
+    pids: list[int] = field(default_factory=list)  # processes of its ranks
+    tracks: dict[str, Track] = field(default_factory=dict)  # by their names
 
     @property
     def by_images(self) -> list[Track]:

@@ -38,12 +38,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: str) -> None:
-    """Makes all loggers of this process write to stderr.
-
-    Args:
-        level: From which level on, such as ``info``.
-        form: ``text`` or ``json``.
-    """
+    """Makes all loggers of this process write to stderr, as ``text`` or ``json``, from a level such as ``info`` on."""
     handler = logging.StreamHandler()
     text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)

@@ -16,35 +16,22 @@ State: TypeAlias = dict[str, Any]
 
 
 class _Figure(NamedTuple):
-    """A metric.
+    """A metric."""
 
-    Attributes:
-        name: After ``prepserver_`` and the name of its group. One that ends with ``_total`` is a counter.
-        of: Its key in an entry of the state (with dots for nested ones), or what computes it.
-        help: Its meaning.
-        scale: What the figure is multiplied with.
-    """
-
-    name: str
+    name: str  # after ``prepserver_`` and the name of its group. One that ends with ``_total`` is a counter.
+    # Its key in an entry of the state (with dots for nested ones), or what computes it.
     of: str | Callable[[Entry], float | None]
-    help: str
-    scale: float = 1.0
+    help: str  # its meaning
+    scale: float = 1.0  # what the figure is multiplied with
 
 
 class _Group(NamedTuple):
-    """Metrics of all entries of one kind.
+    """Metrics of all entries of one kind."""
 
-    Attributes:
-        name: The kind; empty for the daemon itself.
-        labels: Names of the labels and their keys in an entry.
-        entries: Finds the entries in the state.
-        figures: Their metrics.
-    """
-
-    name: str
-    labels: Mapping[str, str]
-    entries: Callable[[State], Iterable[Entry]]
-    figures: tuple[_Figure, ...]
+    name: str  # the kind; empty for the daemon itself
+    labels: Mapping[str, str]  # names of the labels and their keys in an entry
+    entries: Callable[[State], Iterable[Entry]]  # finds the entries in the state
+    figures: tuple[_Figure, ...]  # their metrics
 
 
 def _listed(name: str) -> Callable[[State], Iterable[Entry]]:
@@ -148,11 +135,7 @@ _GROUPS = (
 
 
 def metrics(state: State | None) -> Iterator[Metric]:
-    """All metrics.
-
-    Args:
-        state: What `prepserver status --json` prints; None if no daemon answers.
-    """
+    """All metrics of what `prepserver status --json` prints; `state` is None if no daemon answers."""
     yield GaugeMetricFamily("prepserver_up", "Whether the daemon answers", value=float(state is not None))
     if state is None:
         return

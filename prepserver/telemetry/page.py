@@ -24,42 +24,29 @@ NO_LANE = -1
 SEVERAL = -1
 """The index while several samples are made at once, of which none is the one in hand."""
 
-_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED = range(
-    12
-)
+(
+    _TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED,
+    _HELD_NS,
+) = range(13)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """One reading of a page.
+    """One reading of a page."""
 
-    Attributes:
-        task: The current task, or `NO_TASK`.
-        position: Position of the current sample; meaningless while `started_ns` is 0.
-        index: Index of the current sample in its source (of the replacement, while one is tried).
-        started_ns: Start of the current step (`time.monotonic_ns`), 0 between samples.
-        tasks: Tasks done since the worker started.
-        rows: Positions done since then.
-        bad_rows: Those of them that hold a replacement or zeros.
-        read_ns: Time spent reading encoded bytes.
-        make_ns: Time spent in decode and augmentation.
-        lane: The lane for which the sample is being rendered; `NO_LANE` while it is read and decoded for all.
-        task_ns: Start of the current task (`time.monotonic_ns`); meaningless without one.
-        received_bytes: Bytes of rows that came from another machine.
-    """
-
-    task: int
-    position: int
-    index: int
-    started_ns: int
-    tasks: int
-    rows: int
-    bad_rows: int
-    read_ns: int
-    make_ns: int
-    lane: int
-    task_ns: int
-    received_bytes: int = 0
+    task: int  # the current task, or `NO_TASK`
+    position: int  # position of the current sample; meaningless while `started_ns` is 0
+    index: int  # index of the current sample in its source (of the replacement, while one is tried)
+    started_ns: int  # start of the current step (`time.monotonic_ns`), 0 between samples
+    tasks: int  # tasks done since the worker started
+    rows: int  # positions done since then
+    bad_rows: int  # those of them that hold a replacement or zeros
+    read_ns: int  # time spent reading encoded bytes
+    make_ns: int  # time spent in decode and augmentation
+    lane: int  # the lane for which the sample is being rendered; `NO_LANE` while it is read and decoded for all
+    task_ns: int  # start of the current task (`time.monotonic_ns`); meaningless without one
+    received_bytes: int = 0  # bytes of rows that came from another machine
+    held_ns: int = 0  # time in which a remote worker made no rows, because those before were still being sent
 
     @property
     def busy(self) -> bool:
@@ -107,7 +94,9 @@ class StatsPage:
         words[_LANE] = lane
         words[_STARTED_NS] = time.monotonic_ns()
 
-    def end_task(self, rows: int, bad_rows: int, read_ns: int, make_ns: int, received_bytes: int = 0) -> None:
+    def end_task(
+        self, rows: int, bad_rows: int, read_ns: int, make_ns: int, received_bytes: int = 0, held_ns: int = 0
+    ) -> None:
         """The current task is done; its numbers are added."""
         words = self._words
         words[_STARTED_NS] = 0
@@ -118,6 +107,7 @@ class StatsPage:
         words[_READ_NS] += read_ns
         words[_MAKE_NS] += make_ns
         words[_RECEIVED] += received_bytes
+        words[_HELD_NS] += held_ns
 
     def fail_task(self) -> None:
         """The current task failed; nothing is counted."""
@@ -131,7 +121,7 @@ class StatsPage:
         microsecond. That is good enough for deadlines, which are checked repeatedly.
         """
         for _ in range(3):
-            stats = WorkerStats(*self._words[: _RECEIVED + 1])
+            stats = WorkerStats(*self._words[: _HELD_NS + 1])
             if self._words[_STARTED_NS] == stats.started_ns:
                 break
         return stats

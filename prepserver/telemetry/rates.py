@@ -1,63 +1,82 @@
-"""How fast counts have grown over the last ten seconds: rows made, and whatever else is given by name and number."""
+"""How fast counts have grown over the last ten seconds: rows made, and whatever else is given by name and number.
+
+`prepserver status` shows this instead of averages since the start.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 
-from prepserver.telemetry.window import Window
-
 Key = tuple[str, int]
 """A growing count: what is counted, and of which worker (ticket), rank (cursor), stream or lane."""
 
+WINDOW_S = 10.0
+
+_ROWS: Key = ("rows", 0)
 _BUSY_MARKS = 10
+
+
+class _Window:
+    """Readings of one count over the last `WINDOW_S` seconds."""
+
+    def __init__(self) -> None:
+        self.readings: deque[tuple[float, float]] = deque()  # (time, count)
+
+    def mark(self, now_s: float, count: float) -> None:
+        self.readings.append((now_s, count))
+        while len(self.readings) > 2 and now_s - self.readings[0][0] > WINDOW_S:
+            self.readings.popleft()
+
+    def per_s(self, last_s: float) -> float | None:
+        """Growth per second over the last `last_s` seconds; None before two readings at different times."""
+        t1, n1 = self.readings[-1]
+        t0, n0 = next((t, n) for t, n in self.readings if t1 - t <= last_s)
+        return (n1 - n0) / (t1 - t0) if t1 > t0 else None
 
 
 class Rates:
     """See the module."""
 
     def __init__(self) -> None:
-        self._rows = Window()
-        self._others: dict[Key, Window] = {}
-        self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
+        self._windows: dict[Key, _Window] = {}
+        self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)  # (seconds, rows) between two marks
 
     def mark(self, now_s: float, rows_made: int, counts: Mapping[Key, float] | None = None) -> None:
         """Notes all counts; call it about once a second. A count that is missing is forgotten."""
-        last = self._rows.last
-        if last is not None and rows_made > last[1]:
-            self._busy.append((now_s - last[0], rows_made - last[1]))
-        self._rows.mark(now_s, rows_made)
-        counts = counts or {}
-        self._others = {key: self._others[key] if key in self._others else Window() for key in counts}
+        rows = self._windows.get(_ROWS)
+        if rows is not None and rows_made > rows.readings[-1][1]:
+            self._busy.append((now_s - rows.readings[-1][0], rows_made - rows.readings[-1][1]))
+        counts = {**(counts or {}), _ROWS: rows_made}
+        self._windows = {key: self._windows.get(key) or _Window() for key in counts}
         for key, count in counts.items():
-            self._others[key].mark(now_s, count)
+            self._windows[key].mark(now_s, count)
 
     def per_s(self, key: Key, last_s: float = float("inf")) -> float | None:
-        """Growth of another count, over the last `last_s` seconds at most; None if too little is known.
+        """Growth of a count per second, over the last `last_s` seconds at most; None if too little is known.
 
         It is at least 0, though a worker's count of a task that it has in hand may be a little more than in the end.
         """
-        window = self._others.get(key)
-        grown = window.per_s_of(last_s) if window is not None else None
+        grown = self._windows[key].per_s(last_s) if key in self._windows else None
         return max(0.0, grown) if grown is not None else None
 
     def span_s(self, key: Key) -> float:
         """Time between the first and the last reading that `per_s` uses."""
-        window = self._others.get(key)
-        return window.span_s if window is not None else 0.0
+        window = self._windows.get(key)
+        return window.readings[-1][0] - window.readings[0][0] if window is not None else 0.0
 
     def sums(self, number: int, prefix: str) -> dict[str, float]:
         """Growth per second of all counts of `number` whose names begin with `prefix`, by the rest of the name."""
         return {
-            name[len(prefix) :]: window.per_s or 0.0
-            for (name, of), window in self._others.items()
+            name.removeprefix(prefix): self.per_s((name, of)) or 0.0
+            for name, of in self._windows
             if of == number and name.startswith(prefix)
         }
 
     @property
     def rows_per_s(self) -> float:
         """Rows filled per second; 0 if too little is known."""
-        return self._rows.per_s or 0.0
+        return self.per_s(_ROWS) or 0.0
 
     @property
     def busy_rows_per_s(self) -> float:

@@ -26,13 +26,9 @@ class Stages:
         self._lanes: dict[int, dict[str, float]] = {}
 
     def filled(self, stream: int, rows: int, lanes: Mapping[int, Sequence[Mapping[str, Any]]], made: Filled) -> None:
-        """Counts one chunk; call it when its rows have been announced.
+        """Counts one chunk of a stream; call it when its rows have been announced.
 
-        Args:
-            stream: Its stream.
-            rows: Positions that it covers.
-            lanes: Its lanes, in order, each with the wire form of its pipeline.
-            made: The worker's report.
+        `rows` are the positions that it covers, `lanes` its lanes in order with the wire forms of their pipelines.
         """
         sums = self._streams.setdefault(stream, dict.fromkeys(("rows", "chunks", "read", "make", "announce"), 0.0))
         sums["rows"] += rows

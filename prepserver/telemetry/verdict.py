@@ -30,24 +30,16 @@ _WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enou
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits a job.
+    """What limits a job."""
 
-    Attributes:
-        kind: The verdict.
-        causes: What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``,
-            ``place``, ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
-        why: The evidence in figures.
-        next: What to do, with its expected effect; empty if nothing is to be done.
-        lost: Fraction of the loop's time that it costs.
-        also: Smaller findings, as `title`.
-    """
-
-    kind: Kind
+    kind: Kind  # the verdict
+    # What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``, ``place``,
+    # ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
     causes: tuple[str, ...] = ()
-    why: str = ""
-    next: str = ""
-    lost: float = 0.0
-    also: tuple[str, ...] = ()
+    why: str = ""  # the evidence in figures
+    next: str = ""  # what to do, with its expected effect; empty if nothing is to be done
+    lost: float = 0.0  # fraction of the loop's time that it costs
+    also: tuple[str, ...] = ()  # smaller findings, as `title`
 
     @property
     def is_fine(self) -> bool:
@@ -81,8 +73,8 @@ def judge(facts: Facts) -> Verdict:
         found.append(_waiting(facts))
     if facts.copying >= NOTICED:
         found.append(_copying(facts))
-    working = 1.0 - facts.waiting - facts.copying
-    if facts.loop_starved >= STARVED and working >= _SLACK:
+    # A loop that waits for rows needs no core; one that copies does, and without one every copy is late.
+    if facts.loop_starved >= STARVED and 1.0 - facts.waiting >= _SLACK:
         found.append(_starved_loop(facts))
     if not found:
         return _fine(facts)
@@ -185,7 +177,7 @@ def _loading(facts: Facts, waits: str) -> Verdict:
             f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
             "could run and has no core"
         )
-        cures.append("free some cores (more workers would not help), or share one pass among the jobs")
+        cures.append("free some cores: more workers would not help")
         return Verdict("host-CPU-bound", tuple(named) or ("workers",), why, "; ".join(cures), lost)
     more = facts.more_workers
     if more > 0:
@@ -193,11 +185,7 @@ def _loading(facts: Facts, waits: str) -> Verdict:
         idle = f", which {facts.cores_idle:.1f} idle cores can run" if facts.run_share > _SLACK else ""
         add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
-    causes = (
-        *named,
-        *(["other streams"] if others >= _SLACK else []),
-        *(["workers"] if more > 0 or not main else []),
-    )
+    causes = (*named, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
     if not main and not more:
         cures.append("no core is left for more workers: cheaper ops, or `prepserver pack`")
     return Verdict("data-bound", causes, why, "; ".join(cures), lost)
@@ -226,7 +214,10 @@ def _cure(stage: str, share: float, facts: Facts) -> str:
     if stage == "read":
         return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
     if stage == "decode":
-        return f"`prepserver pack --max-side PIXELS` makes large pictures smaller once, for all epochs ({effect})"
+        return (
+            f'decode each sample once: cache="decoded" keeps it in memory, `prepserver pack --form pixels` on disk '
+            f"({effect}). Pictures far larger than the rows: `pack --max-side PIXELS` shrinks them, once for all epochs"
+        )
     return f"make {stage} cheaper: after the crop instead of before it, in compiled code, or on the GPU ({effect})"
 
 

@@ -1,7 +1,7 @@
 """Encoded bytes to rows: header, decode, ops on arrays. A row is a pure function of (data, pipeline, key)."""
 
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.transform.errors import BadFile, BadSample, is_shortage
+from prepserver.transform.errors import BadSample, is_shortage
 from prepserver.transform.heads import HeadMaker
 from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
@@ -10,7 +10,6 @@ from prepserver.transform.rows import DECODING, make_rows
 
 __all__ = [
     "DECODING",
-    "BadFile",
     "BadSample",
     "HeadMaker",
     "Plan",

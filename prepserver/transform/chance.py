@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Array, Drawn, Stage, delivered
+from prepserver.pipeline.op import ChanceOp
+from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 from prepserver.transform.tones import Change
 
+ChanceT = TypeVar("ChanceT", bound=ChanceOp)
 
-class ChanceStage(Stage):
-    """A change of values with probability ``p``, which draws nothing else."""
 
-    settles = False
+class ChanceStage(Stage[ChanceT]):
+    """What happens with probability ``p``: to override `chosen`, or `change` for a change of values without draws."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """As `Stage.draw`."""
-        if draws.uniform() < self._op.p:
-            return Drawn(partial(changed, [self.change]), height, width)
-        return Drawn(None, height, width)
+        return self.chosen(height, width, draws) if draws.uniform() < self._op.p else Drawn(None, height, width)
 
-    @abstractmethod
+    def chosen(self, height: int, width: int, draws: Draws) -> Drawn:
+        """Decide as `Stage.draw`, for a sample to which it happens."""
+        return changing([self.change], height, width)
+
     def change(self, image: Array) -> Array:
         """Return an image with its values changed; may return its input."""
+        raise NotImplementedError
 
 
-def changed(changes: Sequence[Change], image: Array, into: Array | None) -> Array:
-    """Return an image after some changes of its values: a step."""
+def changing(changes: Sequence[Change], height: int, width: int) -> Drawn:
+    """Return the decision to make some changes of values, one after another."""
+    return Drawn(partial(_changed, changes) if changes else None, height, width)
+
+
+def _changed(changes: Sequence[Change], image: Array, into: Array | None) -> Array:
     for change in changes:
         image = change(image)
     return delivered(image, into)

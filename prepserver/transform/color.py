@@ -53,14 +53,14 @@ def saturation(image: Array, factor: float) -> Array:
     return result
 
 
-def hue(image: Array, shift: float) -> Array:
-    """Return `image` with its hue turned by `shift` of a full turn, through HSV. One channel stays as it is."""
+def hue(image: Array, factor: float) -> Array:
+    """Return `image` with its hue turned by `factor` of a full turn, through HSV. One channel stays as it is."""
     if image.shape[2] == 1:
         return image
     result = np.empty_like(image)
     for rows, band in _bands(image):
         turn, chroma, value = _to_hsv(band.to(torch.float32).mul_(1.0 / 255.0))
-        rgb = _from_hsv(turn.add_(shift).remainder_(1.0), chroma, value)
+        rgb = _from_hsv(turn.add_(factor).remainder_(1.0), chroma, value)
         _put(result[rows], rgb.mul_(256.0 - 1e-3))  # as torchvision: 1.0 is 255, steps of equal width
     return result
 

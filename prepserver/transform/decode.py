@@ -66,20 +66,18 @@ class Encoded:
     Args:
         data: The encoded bytes.
 
-    Attributes:
-        height: Rows as stored.
-        width: Columns as stored.
-
     Raises:
         BadSample: It is no image.
     """
 
-    __slots__ = ("_data", "_header", "_orientation", "_pillow", "_usual", "_whole_odd", "height", "width")
+    __slots__ = ("_data", "_header", "_orientation", "_pillow", "_whole_odd", "height", "is_usual", "width")
+    height: int  # rows as stored
+    width: int  # columns as stored
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         compiled = kernels()
-        self._header = header = read_header(data) if compiled is None else compiled.header(data)
+        header = read_header(data) if compiled is None else compiled.header(data)
         self._pillow: PillowImage | None = None
         self._orientation: int | None = None
         if header is not None:
@@ -88,20 +86,15 @@ class Encoded:
         else:
             self._pillow = PillowImage(data)
             self.height, self.width = self._pillow.height, self._pillow.width
-        self._usual = header is not None and header.components in (1, 3)
+        self._header = header if header is not None and header.components in (1, 3) else None
+        self.is_usual = self._header is not None  # whether `clean` decodes it unless it is damaged
         self._whole_odd = 0
 
     def scale(self, wanted: int) -> int:
         """Return the scale for `clean` of a part whose size allows 1/`wanted`."""
-        if wanted == 1 or not self._usual:
+        if wanted == 1 or self._header is None:
             return 1
-        assert self._header is not None
         return scale_of(wanted, samplings(self._data, self._header.height_at))
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether `clean` decodes it unless it is damaged."""
-        return self._usual
 
     @property
     def orientation(self) -> int:
@@ -127,10 +120,9 @@ class Encoded:
         Returns:
             None if it is no usual JPEG or libjpeg complained: then `tolerant` decides.
         """
-        if not self._usual:
-            return None
         data, header = self._data, self._header
-        assert header is not None
+        if header is None:
+            return None
         compiled = kernels()
         needed = extent(data, header, part.bottom, scale, None if compiled is None else compiled.cut)
         part = part.over(scale)
@@ -212,12 +204,8 @@ class Pixels(Encoded):
     def __init__(self, pixels: npt.NDArray[np.uint8]) -> None:
         self._pixels = pixels
         self.height, self.width = pixels.shape[:2]
+        self.is_usual = True
         self._orientation = UPRIGHT
-
-    @property
-    def is_usual(self) -> bool:
-        """As `Encoded.is_usual`."""
-        return True
 
     def scale(self, wanted: int) -> int:
         """As `Encoded.scale`."""

@@ -7,14 +7,13 @@ exactly, in whatever order a matrix product adds: a row has the same bytes on ev
 from __future__ import annotations
 
 import math
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
 from prepserver.pipeline.kinds import Size
-from prepserver.transform.moves import Displace
 from prepserver.transform.noise import Noise
-from prepserver.transform.stage import Array, Drawn
+from prepserver.transform.stage import Array
 from prepserver.transform.warp import sampled
 from prepserver.transform.window import mirrored
 
@@ -62,7 +61,7 @@ class Field:
                 mixed = piece @ across[: piece.shape[1] - 2 * right, : piece.shape[1]].T
                 into[top : top + _BLOCK, left : left + _BLOCK] = np.rint(mixed * factor)
 
-    def look(self, image: Array, interpolation: str, fill: tuple[float, ...], into: Array | None) -> Array:
+    def look(self, image: Array, into: Array | None, interpolation: str, fill: tuple[float, ...]) -> Array:
         """Return `image`, (H, W, C) uint8, deformed; the other arguments are those of `warp.warp`."""
         result = np.empty_like(image, order="C") if into is None else into
         x = np.arange(self._size[1]) + 0.5
@@ -78,15 +77,6 @@ class Field:
         x, y = (points[..., axis].clip(0, self._size[1 - axis] - 1).astype(np.intp) for axis in (0, 1))
         moved: Array = np.stack([x, y], axis=-1) - np.moveaxis(self.steps[:, y, x], 0, -1) / 256.0
         return moved
-
-
-def deformed(field: Field, size: Size, interpolation: str, fill: tuple[float, ...]) -> Drawn:
-    """Return the decision to deform an image of this size."""
-    return Drawn(partial(_step, field, interpolation, fill), *size, moves=(Displace(field, fill),))
-
-
-def _step(field: Field, interpolation: str, fill: tuple[float, ...], image: Array, into: Array | None) -> Array:
-    return field.look(image, interpolation, fill, into)
 
 
 def _banded(sigma: float) -> Array:

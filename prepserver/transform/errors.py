@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from prepserver.opfile import BadFile
+
 
 class BadSample(Exception):
     """A sample that gives no row: broken, too large, or no image.
 
     Whether a sample is bad is a pure function of (bytes, pipeline, key), as its pixels are.
-
-    Attributes:
-        reason: One line, for a person, without paths and addresses.
-        failures: From `make_rows` only: the place in `targets` of each row that was not made, with its reason. The
-            other rows are complete: a row must not depend on what shares its decode.
     """
 
     def __init__(self, reason: str, failures: Mapping[int, str] | None = None) -> None:
         line = " ".join(reason.split())[:300]
         super().__init__(line)
-        self.reason = line
+        self.reason = line  # one line, for a person, without paths and addresses
+        # From `make_rows` only: the place in `targets` of each row that was not made, with its reason. The other rows
+        # are complete: a row must not depend on what shares its decode.
         self.failures: Mapping[int, str] = dict(failures or {})
 
 
@@ -27,10 +26,3 @@ def is_shortage(error: Exception) -> bool:
     """Say whether the process lacks a resource, or the pipeline a file: no row may depend on that."""
     # torch says by a RuntimeError that it cannot allocate memory.
     return isinstance(error, OSError | MemoryError | BadFile) or "allocate memory" in str(error)
-
-
-class BadFile(Exception):
-    """A file that an op reads cannot be used, or its package is missing; the text says what to do.
-
-    No sample is to blame, but the pipeline.
-    """

@@ -20,22 +20,15 @@ class Follower(ABC):
         values: What the source gives, by column.
         kinds: What it declares, by column.
 
-    Attributes:
-        kind: The column's kind.
-
     Raises:
         BadSample: A value cannot be.
     """
 
     kind: ClassVar[type[Kind]]
+    size: Size | None  # (height, width) in pixels of the plane that the value claims to lie on; None if it claims none
 
     @abstractmethod
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None: ...
-
-    @property
-    @abstractmethod
-    def size(self) -> Size | None:
-        """(height, width) in pixels of the plane that the value claims to lie on; None if it claims none."""
 
     @abstractmethod
     def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:

@@ -24,29 +24,17 @@ _FACTORS = range(1, 5)
 
 
 class JpegHeader(NamedTuple):
-    """The content of the segments before the first scan.
+    """The content of the segments before the first scan."""
 
-    Attributes:
-        height: Rows as stored, before any orientation.
-        width: Columns as stored.
-        components: 1 grey, 3 colour, 4 CMYK.
-        orientation: EXIF orientation, 1 to 8.
-        height_at: Offset in bytes of the two bytes of the height.
-        scan_at: Offset in bytes of the first scan's entropy-coded data.
-        trimmable: Sequential Huffman, 8 bits, all components in one scan.
-        unit: (height, width) of an MCU in pixels.
-        restart_interval: MCUs between restart markers; 0 for none.
-    """
-
-    height: int
-    width: int
-    components: int
-    orientation: int
-    height_at: int
-    scan_at: int
-    trimmable: bool
-    unit: tuple[int, int]
-    restart_interval: int
+    height: int  # rows as stored, before any orientation
+    width: int  # columns as stored
+    components: int  # 1 grey, 3 colour, 4 CMYK
+    orientation: int  # EXIF orientation, 1 to 8
+    height_at: int  # offset in bytes of the two bytes of the height
+    scan_at: int  # offset in bytes of the first scan's entropy-coded data
+    trimmable: bool  # sequential Huffman, 8 bits, all components in one scan
+    unit: tuple[int, int]  # (height, width) of an MCU in pixels
+    restart_interval: int  # MCUs between restart markers; 0 for none
 
 
 def read_header(data: bytes) -> JpegHeader | None:
@@ -114,16 +102,11 @@ def samplings(data: bytes | memoryview, height_at: int) -> list[tuple[int, int]]
 
 
 class Extent(NamedTuple):
-    """How much of a JPEG is decoded for its first rows.
+    """How much of a JPEG is decoded for its first rows."""
 
-    Attributes:
-        height: Rows that the frame header must claim.
-        length: Bytes of the file that the decoder sees.
-        left_over: What follows the last row: `WHOLE` nothing, `LEFT_OVER` further data, `CUT_OFF` an end that is added.
-    """
-
-    height: int
-    length: int
+    height: int  # rows that the frame header must claim
+    length: int  # bytes of the file that the decoder sees
+    # What follows the last row: `WHOLE` nothing, `LEFT_OVER` further data, `CUT_OFF` an end that is added.
     left_over: int
 
 

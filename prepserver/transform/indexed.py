@@ -32,13 +32,9 @@ class EncodedScan(Encoded):
         self._scan = scan
         self._is_true: bool | None = None  # not known yet
         self.height, self.width = scan.head.height, scan.head.width
+        self.is_usual = True
         self._orientation = scan.head.orientation
         self._pillow = None
-
-    @property
-    def is_usual(self) -> bool:
-        """As `Encoded.is_usual`."""
-        return True
 
     def scale(self, wanted: int) -> int:
         """As `Encoded.scale`."""

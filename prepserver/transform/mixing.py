@@ -14,13 +14,12 @@ import numpy as np
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.objects import Objects
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
 from prepserver.transform.rows import Step, make_rows
-from prepserver.transform.stage import Array, Drawn, Mix, MixStage, Part, Stage
+from prepserver.transform.stage import Array, Drawn, Draws, Mix, MixStage, Part, Stage
 
 
 class PartMaker(RowMaker):
@@ -71,7 +70,7 @@ class PartMaker(RowMaker):
         """As `RowMaker.plan`, up to the stage that mixes."""
         return super().plan(height, width, key, objects, self._at + 1)
 
-    def _decided(self, stage: Stage, size: Size, objects: Objects | None, key: SampleKey) -> Drawn:
+    def _decided(self, stage: Stage[Any], size: Size, objects: Objects | None, key: SampleKey) -> Drawn:
         if isinstance(stage, MixStage):
             return stage.draw_part(*size, self._number, self._mix)
         return super()._decided(stage, size, objects, key)
@@ -92,17 +91,11 @@ def mixing_place(pipeline: Pipeline) -> int:
 
 
 class Mixer(NamedTuple):
-    """Makes one view of rows of several samples.
+    """Makes one view of rows of several samples."""
 
-    Attributes:
-        parts: Makes parts of samples as they are stored.
-        headed: Makes parts of samples from a cache, with the head of the pipeline done.
-        tail: Makes the row of what the parts make together.
-    """
-
-    parts: PartMaker
-    headed: PartMaker
-    tail: RowMaker
+    parts: PartMaker  # makes parts of samples as they are stored
+    headed: PartMaker  # makes parts of samples from a cache, with the head of the pipeline done
+    tail: RowMaker  # makes the row of what the parts make together
 
 
 def mixers(pipeline: Pipeline, head: int) -> tuple[Mixer, ...]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from prepserver.pipeline.affine import Matrix
+
 if TYPE_CHECKING:
     from prepserver.transform.elastic import Field
     from prepserver.transform.objects import Objects
@@ -41,33 +43,19 @@ class Mirror(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """The plane seen through a matrix: turned, sheared, scaled, shifted, in perspective.
+    """The plane seen through a matrix: turned, sheared, scaled, shifted, in perspective."""
 
-    Attributes:
-        matrix: (a, b, c, d, e, f, g, h). The point (x, y) of the new plane shows the point
-            ((a x + b y + c) / w, (d x + e y + f) / w) of the old one, with w = g x + h y + 1. Pixel 0 reaches from 0 to
-            1.
-        height: Rows afterwards.
-        width: Columns afterwards.
-        fill: Value where the old plane has no point; see `Pad`.
-    """
-
-    matrix: tuple[float, ...]
-    height: int
-    width: int
-    fill: tuple[float, ...] = (0.0,)
+    matrix: Matrix  # which point of the old plane each point shows
+    height: int  # rows afterwards
+    width: int  # columns afterwards
+    fill: tuple[float, ...] = (0.0,)  # value where the old plane has no point; see `Pad`
 
 
 class Displace(NamedTuple):
-    """Each pixel of the plane moved a little; its size stays.
+    """Each pixel of the plane moved a little; its size stays."""
 
-    Attributes:
-        field: Where each pixel looks.
-        fill: Value where the old plane has no point; see `Pad`.
-    """
-
-    field: Field
-    fill: tuple[float, ...] = (0.0,)
+    field: Field  # where each pixel looks
+    fill: tuple[float, ...] = (0.0,)  # value where the old plane has no point; see `Pad`
 
 
 Change = Callable[["Objects"], "Objects"]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from prepserver.pipeline.kinds import Size
 from prepserver.transform import warp
-from prepserver.transform.draw import Draws
 from prepserver.transform.moves import COLUMNS, Cut, Displace, Mirror, Move, Scale, Warp
-from prepserver.transform.stage import Array, Drawn, Stage
+from prepserver.transform.stage import Array, Drawn, Draws, OpT, Stage
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -23,23 +21,14 @@ _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Boxes on a plane.
+    """Boxes on a plane."""
 
-    Attributes:
-        size: (height, width) of the plane in pixels.
-        boxes: (count, 4), float32, in the form of `form`.
-        points: Keypoints of each box by column, (count, each, 3).
-        numbers: A number for each box by column, (count,).
-        pairs: Places of points that change names in a mirror, by column.
-        form: See `prepserver.pipeline.kinds.Boxes`.
-    """
-
-    size: Size
-    boxes: Array
-    points: Mapping[str, Array]
-    numbers: Mapping[str, Array]
-    pairs: Mapping[str, Pairs]
-    form: str = "xyxy"
+    size: Size  # (height, width) of the plane in pixels
+    boxes: Array  # (count, 4), float32, in the form of `form`
+    points: Mapping[str, Array]  # keypoints of each box by column, (count, each, 3)
+    numbers: Mapping[str, Array]  # a number for each box by column, (count,)
+    pairs: Mapping[str, Pairs]  # places of points that change names in a mirror, by column
+    form: str = "xyxy"  # see `prepserver.pipeline.kinds.Boxes`
 
     def after(self, moves: Iterable[Move]) -> Objects:
         """Return them after all moves, in order."""
@@ -158,18 +147,12 @@ def _ratios(old: Size, new: Size, times: int) -> Array:
     return floats(*(new[1] / old[1], new[0] / old[0]) * times)
 
 
-class BoxStage(Stage):
+class BoxStage(Stage[OpT]):
     """A stage that changes boxes and no pixels."""
-
-    settles = False
-
-    def __init__(self, op: Any, place: int) -> None:
-        super().__init__(op, place)
-        self._moves = (self.change,)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """As `Stage.draw`."""
-        return Drawn(None, height, width, moves=self._moves)
+        return Drawn(None, height, width, moves=(self.change,))
 
     @abstractmethod
     def change(self, objects: Objects) -> Objects:

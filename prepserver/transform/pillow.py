@@ -5,10 +5,12 @@ Formats are a short list, because Pillow starts other programs for some.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import warnings
 import zlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from prepserver.pipeline.checks import MAX_SIDE_PX
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.transform.errors import BadSample
 from prepserver.transform.orientation import UPRIGHT
@@ -69,20 +72,18 @@ class PillowImage:
     Args:
         data: The encoded bytes.
 
-    Attributes:
-        height: Rows, before any orientation.
-        width: Columns.
-
     Raises:
         BadSample: It is not an image of a known format.
     """
+
+    height: int  # rows, before any orientation
+    width: int  # columns
 
     def __init__(self, data: bytes) -> None:
         if not data:
             raise BadSample("empty file")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # our own limit catches bombs
+            with _our_limit():
                 self._needs_bytes = _webp_pixels(data) * _WEBP_PIXEL_BYTES
                 self._image = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:  # its text holds an address
@@ -115,21 +116,7 @@ class PillowImage:
         Raises:
             BadSample: The image is broken or truncated.
         """
-        if self._pixels is None and not self._failure:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    self._refuse_huge_tiles()
-                    self._image.load()
-                    self._pixels = _rgb(self._image)
-                    self._orientation = _orientation(self._image)
-            except _FAULTS as error:
-                self._check_memory()
-                self._failure = f"cannot be decoded: {_text(error)}"
-            self._image.close()  # frees Pillow's pixels, 4 bytes each
-        if self._pixels is None:
-            raise BadSample(self._failure)
-        return self._pixels
+        return self._loaded(self._rgb, "cannot be decoded")
 
     def classes(self) -> npt.NDArray[np.uint8]:
         """Return the first frame as (H, W) palette indices or grey values, uint8. Call this or `decode`, not both.
@@ -137,18 +124,37 @@ class PillowImage:
         Raises:
             BadSample: The image is broken or truncated, has colours, or more than 8 bits.
         """
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._refuse_huge_tiles()
-                self._image.load()
-        except _FAULTS as error:
-            self._check_memory()
-            raise BadSample(f"the mask cannot be decoded: {_text(error)}") from error
+        return self._loaded(self._classes, "the mask cannot be decoded")
+
+    def _loaded(self, pixels_of: Callable[[], npt.NDArray[np.uint8]], what: str) -> npt.NDArray[np.uint8]:
+        if self._pixels is None and not self._failure:
+            try:
+                with _our_limit():
+                    self._refuse_huge_tiles()
+                    self._image.load()
+                    self._pixels = pixels_of()
+            except BadSample as error:
+                self._failure = error.reason
+            except _FAULTS as error:
+                self._check_memory()
+                self._failure = f"{what}: {_text(error)}"
+            self._image.close()  # frees Pillow's pixels, 4 bytes each
+        if self._pixels is None:
+            raise BadSample(self._failure)
+        return self._pixels
+
+    def _rgb(self) -> npt.NDArray[np.uint8]:
+        self._orientation = _orientation(self._image)
+        mode = self._image.mode
+        if mode == "I" or mode.startswith("I;16"):
+            grey = (np.asarray(self._image).clip(0, 0xFFFF) >> 8).astype(np.uint8)
+            return np.repeat(grey[:, :, None], 3, axis=2)
+        return np.array(self._image if mode == "RGB" else self._image.convert("RGB"))
+
+    def _classes(self) -> npt.NDArray[np.uint8]:
         if self._image.mode not in ("L", "P", "1"):
             raise BadSample(f"a mask has one number of 8 bits for each pixel; this is {self._image.mode}")
-        found: npt.NDArray[np.uint8] = np.asarray(self._image).astype(np.uint8)
-        return found
+        return np.asarray(self._image).astype(np.uint8)
 
     def _check_memory(self) -> None:
         """Raise MemoryError if that may be why a WebP failed: libwebp says of both only that it failed."""
@@ -190,12 +196,18 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else UPRIGHT
 
 
-def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        grey = (np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+@contextlib.contextmanager
+def _our_limit() -> Iterator[None]:
+    """No warnings, and instead of Pillow's limit, 179 million pixels, the largest that `max_pixels` may be."""
+    limit = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Image.MAX_IMAGE_PIXELS = MAX_SIDE_PX**2 // 2  # an error at twice that
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
 
 
 def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__

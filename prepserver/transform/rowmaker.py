@@ -12,19 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Boxes, Image, Size, Spatial
+from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.record import Record, RowField, with_index
-from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
-from prepserver.transform.moves import Move
+from prepserver.transform.moves import COLUMNS, Move
 from prepserver.transform.objects import Objects
 from prepserver.transform.ops import stage_of
-from prepserver.transform.stage import Array, Box, Drawn, Stage, Step
+from prepserver.transform.stage import Array, Box, Drawn, Draws, Follow, Stage, Step
 from prepserver.transform.whole import WholeCrop, whole_crop
 
 _NOTHING = Drawn(None, 0, 0)
@@ -35,53 +34,23 @@ _STEP_LIMIT_BYTES = 1 << 30
 
 
 class Plan(NamedTuple):
-    """What one maker will do with one sample.
+    """What one maker will do with one sample."""
 
-    Attributes:
-        part: The needed part of the upright image.
-        steps: For each stage the part that it gets, None for all, and what it does with it, None for nothing.
-        scale: The part is wanted at 1/scale if a decoder makes that; all its numbers are multiples of `scale`.
-        moves: What happens to everything else on the image's plane.
-        size: (height, width) afterwards.
-    """
-
-    part: Box
+    part: Box  # the needed part of the upright image
+    # For each stage the part that it gets, None for all, and what it does with it, None for nothing.
     steps: tuple[tuple[Box | None, Step | None], ...]
-    scale: int = 1
-    moves: tuple[Move, ...] = ()
-    size: tuple[int, int] = (0, 0)
+    scale: int = 1  # the part is wanted at 1/scale if a decoder makes that; all its numbers are multiples of `scale`
+    moves: tuple[Move, ...] = ()  # what happens to everything else on the image's plane
+    size: tuple[int, int] = (0, 0)  # (height, width) afterwards
 
 
 class ImageColumn(NamedTuple):
-    """An image of a row maker.
+    """An image of a row maker."""
 
-    Attributes:
-        column: Its name in a record.
-        out: Place of its field among the maker's.
-        stages: Numbers of the stages that change it.
-        landing: From this stage on, results have the row's shape and dtype, so they are written to the row itself.
-        format: Its field.
-    """
-
-    column: str
-    out: int
-    stages: tuple[int, ...]
-    landing: int
-    format: RowField
-
-
-class Follow(NamedTuple):
-    """Columns of a row maker that follow the image together: a mask, or boxes and what there is for each of them.
-
-    Attributes:
-        column: The column whose kind says how; its name stands for all in messages.
-        kinds: What the source gives, by column.
-        outs: What is made of it: names of columns, and their places among the maker's fields.
-    """
-
-    column: str
-    kinds: Record
-    outs: tuple[tuple[str, int], ...]
+    column: str  # its name in a record
+    out: int  # place of its field among the maker's
+    stages: tuple[int, ...]  # numbers of the stages that change it
+    landing: int  # from this stage on, results have the row's shape and dtype, so they are written to the row itself
 
 
 class RowMaker:
@@ -91,20 +60,6 @@ class RowMaker:
         pipeline: What to do.
         view: Which of the pipeline's views; the first is the same as that of a pipeline with one view.
         begin: Stages that are done already: images and masks come as these leave them, from a cache.
-
-    Attributes:
-        fields: What it makes, in the order of the columns.
-        images: The images among them; the ops decide by the size of the first one.
-        followers: The others on its plane.
-        boxes: Number of the follower whose boxes an op decides by; None for most pipelines.
-        values: Those that lie on no plane and that ops make or change: column, and place among `fields`. They are made
-            with the first view.
-        takes_blocks: Whether it makes several samples at once in less time, by `make_block`: values only, no images.
-        upright: Whether images must be turned by their EXIF orientation before they come here.
-        max_pixels: Largest image that may be decoded, or come from a cache or as one of several.
-        whole: Makes a row of a sample in one call, if it can; None for most pipelines.
-        ops_ns: Time spent in each op of the pipeline, by place, since its reader set it to 0. What `whole` does in one
-            call belongs to no op.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0, begin: int = 0) -> None:
@@ -114,38 +69,43 @@ class RowMaker:
             stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
         ]
         changed = {name for stage in self._stages for name in stage.makes}
+        # What it makes, in the order of the columns.
         self.fields = tuple(
             each for each in pipeline.fields if each.view == view and (each.kind.is_spatial or each.column in changed)
         )
+        # Whether images must be turned by their EXIF orientation before they come here.
         self.upright = pipeline.decode.exif_orientation
+        # Largest image that may be decoded, or come from a cache or as one of several.
         self.max_pixels = pipeline.decode.max_pixels
         is_alone = len(self.fields) == 1 and isinstance(self.fields[0].kind, Image)
+        # Makes a row of a sample in one call, if it can; None for most pipelines.
         self.whole: WholeCrop | None = whole_crop(pipeline, view) if is_alone else None
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
+        # Time spent in each op of the pipeline, by place, since its reader set it to 0. What `whole` does in one call
+        # belongs to no op.
         self.ops_ns = [0] * len(pipeline.ops)
-        self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
-        images: list[ImageColumn] = []
-        values: list[tuple[str, int]] = []
-        kinds_after = self._kinds_after(pipeline)
-        for out, each in enumerate(self.fields):
-            if not each.kind.is_spatial:
-                values.append((each.column, out))
-                continue
-            if not isinstance(each.kind, Image):
-                continue
-            stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, each.column))
-            landing = max((k for k in stages if self._stages[k].settles), default=0)
-            images.append(ImageColumn(each.column, out, stages, landing, each))
-        self.images, self.values = tuple(images), tuple(values)
-        self.followers = self._follows(pipeline.columns)
+        # Those that lie on no plane and that ops make or change: column, and place among `fields`. They are made with
+        # the first view.
+        self.values = tuple((each.column, out) for out, each in enumerate(self.fields) if not each.kind.is_spatial)
+        record: Record = with_index(pipeline.columns)
+        records = [record, *(record := op.after(record) for op in pipeline.ops[1:])]  # before and after each stage
+        # The images among them; the ops decide by the size of the first one.
+        self.images = tuple(
+            self._image(out, each, pipeline, records)
+            for out, each in enumerate(self.fields)
+            if isinstance(each.kind, Image)
+        )
+        self.followers = self._follows(pipeline.columns)  # the others on its plane
         sees = any(stage.sees_boxes for stage in self._stages)
         numbers = [n for n, each in enumerate(self.followers) if isinstance(each.kinds[each.column], Boxes)]
+        # Number of the follower whose boxes an op decides by; None for most pipelines.
         self.boxes = numbers[0] if sees else None
-        self.takes_blocks = any(stage.takes_blocks for stage in self._stages) and not (images or self.followers)
+        # Whether it makes several samples at once in less time, by `make_block`: values only, no images.
+        self.takes_blocks = any(stage.takes_blocks for stage in self._stages) and not (self.images or self.followers)
         self._making = [
             (stage, after)
-            for stage, after in zip(self._stages, kinds_after, strict=False)
+            for stage, after in zip(self._stages, records[1:], strict=False)
             if any(not after[name].is_spatial for name in stage.makes)
         ]
         # An op that follows the sample's size must not blow it up: a sliver of 1 x 60000 pixels, resized to a shorter
@@ -154,11 +114,22 @@ class RowMaker:
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
         if begin:
             self.max_pixels = self._step_limit  # its images are what ops have made
-        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, 0, *(each.nbytes for each in self.fields))
+        self._step_limit_bytes = max([_STEP_LIMIT_BYTES, *(each.nbytes for each in self.fields)])
         self._pixel_bytes = []  # after each stage
-        for record in kinds_after:
+        for record in records[1:]:
             kinds = [kind for kind in record.values() if isinstance(kind, Image)]
             self._pixel_bytes.append(max((k.channels * np.dtype(k.dtype).itemsize for k in kinds), default=1))
+
+    def _image(self, out: int, field: RowField, pipeline: Pipeline, records: Sequence[Record]) -> ImageColumn:
+        stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, field.column))
+
+        def works_within_one_array(number: int) -> bool:
+            moves = pipeline.ops[number + 1].moves and self._stages[number].axis is None
+            before, after = (_form(each[field.column]) for each in records[number : number + 2])
+            return not moves and before == after
+
+        landing = max((k for k in stages if not works_within_one_array(k)), default=0)
+        return ImageColumn(field.column, out, stages, landing)
 
     def _follows(self, columns: Record) -> tuple[Follow, ...]:
         follows = []
@@ -172,17 +143,6 @@ class RowMaker:
             follows.append(Follow(column, given, made))
         return tuple(follows)
 
-    @staticmethod
-    def _kinds_after(pipeline: Pipeline) -> list[Record]:
-        """What is known of a record after each stage."""
-        record: Record = with_index(pipeline.columns)
-        return [record := op.after(record) for op in pipeline.ops[1:]]
-
-    @property
-    def row(self) -> RowField:
-        """The field of its first image."""
-        return self.images[0].format
-
     def most_scale(self, height: int, width: int) -> int:
         """Return the greatest scale of any plan for an image of `height` x `width`."""
         return self._stages[0].most_scale(height, width) if self._stages and not self._begin else 1
@@ -195,7 +155,7 @@ class RowMaker:
         Args:
             height: In pixels.
             width: In pixels.
-            key: What the random numbers hang on.
+            key: What the random numbers depend on.
             objects: The sample's boxes, for a maker with `boxes`.
             end: Plan only the stages before this one.
 
@@ -220,7 +180,7 @@ class RowMaker:
                     f"{self._step_limit_bytes >> 20} MiB: crop or resize before ToDtype"
                 )
             moves += drawn.moves
-            if stage.mirrors and drawn.step is not None and mirrored is not None:
+            if stage.axis == COLUMNS and drawn.step is not None and mirrored is not None:
                 steps[-1] = steps[-1][0], mirrored
                 drawn = _NOTHING
             if number == 0:
@@ -231,7 +191,7 @@ class RowMaker:
             mirrored = drawn.mirrored
         return Plan(part, tuple(steps), scale, moves, (height, width))
 
-    def _decided(self, stage: Stage, size: Size, objects: Objects | None, key: SampleKey) -> Drawn:
+    def _decided(self, stage: Stage[Any], size: Size, objects: Objects | None, key: SampleKey) -> Drawn:
         draws = Draws(key, stage.place, self._view)
         return stage.draw(*size, draws) if objects is None else stage.draw_by(objects, draws)
 
@@ -264,7 +224,7 @@ class RowMaker:
             ValueError: `out` is of another shape or dtype.
         """
         column = column or self.images[0]
-        row = column.format
+        row = self.fields[column.out]
         if out.shape != row.shape or out.dtype != row.dtype:
             raise ValueError(f"the row is {row.shape} {row.dtype}, not {out.shape} {out.dtype}")
         target: Array = out.transpose(1, 2, 0) if self._planar else out
@@ -288,27 +248,19 @@ class RowMaker:
                     self.ops_ns[self._stages[number].place] += now_ns - since_ns
                     since_ns = now_ns
         except Exception as e:
-            e.add_note(f"in {self._names[number]}")
+            e.add_note(f"in {type(self._stages[number]).__name__.removesuffix('Stage')}")
             raise
         return image
-
-    def make_values(self, sample: Mapping[str, Any], key: SampleKey, outs: Sequence[Array]) -> None:
-        """Make all `values` of a sample.
-
-        Args:
-            sample: As its source gives it.
-            key: What the random numbers hang on.
-            outs: The rows of the maker's fields.
-
-        Raises:
-            BadSample: An op cannot use a value.
-        """
-        self.make_block([sample], [key], [outs])
 
     def make_block(
         self, samples: Sequence[Mapping[str, Any]], keys: Sequence[SampleKey], outs: Sequence[Sequence[Array]]
     ) -> None:
-        """As `make_values`, for several samples; each gives the same as alone.
+        """Make all `values` of some samples, the same of each as if it were alone.
+
+        Args:
+            samples: As their source gives them.
+            keys: What the random numbers of each depend on.
+            outs: The rows of the maker's fields, for each.
 
         Raises:
             BadSample: An op cannot use a value of at least one.
@@ -321,6 +273,11 @@ class RowMaker:
         for values, rows in zip(block, outs, strict=True):
             for column, out in self.values:
                 rows[out][...] = values[column]
+
+
+def _form(kind: Kind) -> object:
+    """Return what an array of pixels must have in common with another one to lie in the same memory."""
+    return (kind.size, kind.channels, kind.dtype) if isinstance(kind, Image) else None
 
 
 def row_makers(pipeline: Pipeline, begin: int = 0) -> tuple[RowMaker, ...]:

@@ -35,10 +35,6 @@ Step = Callable[[int], object]
 DECODING = -1
 
 
-def _unmarked(_place: int) -> None:
-    """The default `Step`: nothing is told."""
-
-
 class Order:
     """One target's plan for an image: the part of the *stored* image that it needs, and the scale."""
 
@@ -56,12 +52,8 @@ class Order:
             # A turned part begins at a whole pixel of the scaled image only if the scale divides the image's sides.
             self.scale = divisor(height, width, self.scale)
 
-    def fill(self, encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
-        """Render into the row; `image` is the part `decoded`, around ours, of the stored image at 1/scale."""
-        self.maker.render(self.plan, self.cut(encoded, image, decoded, scale), self.out, self.column)
-
     def cut(self, encoded: Encoded, image: Array, decoded: Box, scale: int) -> Array:
-        """Return our part, upright."""
+        """Return our part, upright; `image` is the part `decoded`, around ours, of the stored image at 1/scale."""
         if decoded != self.part:
             image = self.part.within(decoded).over(scale).of(image)
         if self.orientation != UPRIGHT:
@@ -69,7 +61,9 @@ class Order:
         return image
 
 
-def make_rows(record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step = _unmarked) -> None:
+def make_rows(
+    record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step = lambda _: None
+) -> None:
     """Decode one sample once and render it into every target's row.
 
     Args:
@@ -114,7 +108,7 @@ class _Rows:
             if maker.values:
                 self._step(place)
                 try:
-                    maker.make_values(self._record, self._key, outs)
+                    maker.make_block([self._record], [self._key], [outs])
                 except BadSample as error:
                     self._failures[place] = error.reason
                 self._step(DECODING)
@@ -138,11 +132,45 @@ class _Rows:
                 orders.append(Order(place, target, target[0].images[number], encoded, plan))
             except BadSample as error:
                 self._failures[place] = error.reason
-        if len(orders) == 1:
-            _fill(encoded, orders, self._failures, self._step)
+        for scale in sorted({order.scale for order in orders}):
+            self._fill(encoded, [order for order in orders if order.scale == scale])
+
+    def _fill(self, encoded: Encoded, orders: Sequence[Order]) -> None:
+        """Decode once for all `orders`, which have one scale, and render each."""
+        part, scale = around(order.part for order in orders), orders[0].scale
+        image = encoded.clean(part, scale)
+        if image is not None:
+            self._render(orders, encoded, image, part, scale)
         else:
-            for scale in sorted({order.scale for order in orders}):
-                _fill(encoded, [order for order in orders if order.scale == scale], self._failures, self._step)
+            self._fill_from_odd(encoded, orders)
+
+    def _fill_from_odd(self, encoded: Encoded, orders: Sequence[Order]) -> None:
+        """Render a sample about which libjpeg complained, or that it cannot decode: each row as if it were alone.
+
+        A crop above the damage is read as usual; for the others, Pillow decodes the file.
+        """
+        rest: list[Order] = []
+        for order in orders:
+            image = encoded.clean(order.part, order.scale) if len(orders) > 1 else None
+            if image is None:
+                rest.append(order)
+            else:
+                self._render([order], encoded, image, order.part, order.scale)
+        if not rest:
+            return
+        try:
+            image = encoded.tolerant()
+        except BadSample as error:
+            self._failures.update((order.place, error.reason) for order in rest)
+            return
+        self._render(rest, encoded, image, Box(0, 0, encoded.height, encoded.width), 1)
+
+    def _render(self, orders: Sequence[Order], encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
+        for order in orders:
+            self._step(order.place)
+            part = order.cut(encoded, image, decoded, scale)
+            order.maker.render(order.plan, part, order.out, order.column)
+        self._step(DECODING)
 
     def _plan(self, place: int, maker: RowMaker, encoded: Encoded) -> Plan:
         """Return the target's plan for the sample: drawn for the first image, and the same for all others."""
@@ -212,44 +240,3 @@ def refuse_large(size: tuple[int, int], maker: RowMaker) -> None:
     """Raise `BadSample` if an image of (height, width) is larger than the maker's limit."""
     if size[0] * size[1] > maker.max_pixels:
         raise BadSample(f"{size[0]}x{size[1]} pixels are more than max_pixels={maker.max_pixels}")
-
-
-def _fill(encoded: Encoded, orders: Sequence[Order], failures: dict[int, str], step: Step) -> None:
-    """Decode once for all `orders`, which have one scale, and render each."""
-    part, scale = orders[0].part, orders[0].scale
-    if len(orders) > 1:
-        part = around(order.part for order in orders)
-    image = encoded.clean(part, scale)
-    if image is not None:
-        _render(orders, encoded, image, part, scale, step)
-    else:
-        _fill_from_odd(encoded, orders, failures, step)
-
-
-def _fill_from_odd(encoded: Encoded, orders: Sequence[Order], failures: dict[int, str], step: Step) -> None:
-    """Render a sample about which libjpeg complained, or that it cannot decode: each row as if it were alone.
-
-    A crop above the damage is read as usual; for the others, Pillow decodes the file.
-    """
-    rest: list[Order] = []
-    for order in orders:
-        image = encoded.clean(order.part, order.scale) if len(orders) > 1 else None
-        if image is None:
-            rest.append(order)
-        else:
-            _render([order], encoded, image, order.part, order.scale, step)
-    if not rest:
-        return
-    try:
-        image = encoded.tolerant()
-    except BadSample as error:
-        failures.update((order.place, error.reason) for order in rest)
-        return
-    _render(rest, encoded, image, Box(0, 0, encoded.height, encoded.width), 1, step)
-
-
-def _render(orders: Sequence[Order], encoded: Encoded, image: Array, decoded: Box, scale: int, step: Step) -> None:
-    for order in orders:
-        step(order.place)
-        order.fill(encoded, image, decoded, scale)
-    step(DECODING)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prepserver.protocol.packed import INDEXED, MAX_SEGMENT_MCUS, Head, IndexedScan, indexed_record
+from prepserver.protocol.packed import INDEXED, MAX_SEGMENT_MCUS, Head, IndexedScan, pack_record
 from prepserver.transform.header import JpegHeader, read_header
 from prepserver.transform.orientation import UPRIGHT
 
@@ -24,17 +24,11 @@ _END = 0xD9
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What decides how a JPEG is packed.
-
-    Attributes:
-        header: Its header.
-        frame: Second byte of its frame marker: 0xC0 baseline, 0xC2 progressive and so on.
-        unit: (height, width) in pixels of an MCU of a scan that holds all components.
-    """
+    """What decides how a JPEG is packed."""
 
     header: JpegHeader
-    frame: int
-    unit: tuple[int, int]
+    frame: int  # second byte of its frame marker: 0xC0 baseline, 0xC2 progressive and so on
+    unit: tuple[int, int]  # (height, width) in pixels of an MCU of a scan that holds all components
 
 
 def kind_of(jpeg: bytes) -> Kind | None:
@@ -58,15 +52,14 @@ def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
 
     Returns:
         None if the JPEG cannot be cut: it must have exactly one scan, of all components, with restart markers at a
-            constant
-        interval that divides a row's MCUs.
+            constant interval that divides a row's MCUs.
     """
     found = _index_of(jpeg)
     if found is None:
         return None
     head, lengths = found
     head = replace(head, sample=sample, image_crc=zlib.crc32(jpeg), orientation=orientation)
-    return indexed_record(head, lengths, jpeg)
+    return pack_record(head, lengths, jpeg)
 
 
 def is_true(scan: IndexedScan) -> bool:

@@ -7,27 +7,30 @@ its input, and it never changes its input: several row makers read the same deco
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
+from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
 from prepserver.pipeline.record import Record
-from prepserver.transform.draw import Draws
 from prepserver.transform.moves import Move
 
 if TYPE_CHECKING:
     from prepserver.transform.objects import Objects
-    from prepserver.transform.rowmaker import Follow
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
+OpT = TypeVar("OpT", bound=Op)
 
 FIRST = 1
 """Place of the op that gets the decoded image: after `Decode`."""
+
+_WORDS = struct.Struct("<8Q")
 
 
 class Box(NamedTuple):
@@ -68,53 +71,70 @@ def tiled(parts: Sequence[Array], canvas: Size, places: Sequence[Box]) -> Array:
     return result
 
 
+class Draws:
+    """The endless sequence of random numbers of the op at `place` in a pipeline, for one `view` of a sample.
+
+    `Decode` is at place 0. See `prepserver.pipeline.random_words`.
+    """
+
+    __slots__ = ("_block", "_key", "_place", "_words", "view")
+
+    def __init__(self, key: SampleKey, place: int, view: int = 0) -> None:
+        self._key = key
+        self._place, self.view = place_of(place, view), view
+        self._block = 0
+        self._words: list[int] = []
+
+    def word(self) -> int:
+        """Return the next uniform integer in [0, 2**64)."""
+        return (self._words or self._more()).pop()
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """Return the next uniform number in [low, high); 53 random bits."""
+        return low + (high - low) * (((self._words or self._more()).pop() >> 11) * 2.0**-53)
+
+    def below(self, count: int) -> int:
+        """Return the next uniform integer in [0, count); count at least 1.
+
+        Multiply and shift (Lemire 2019) without rejection: for counts of pixels the bias is below 2**-49.
+        """
+        return ((self._words or self._more()).pop() * count) >> 64
+
+    def key(self) -> int:
+        """Return the next 128 bits, the key of a generator of many numbers."""
+        return self.word() << 64 | self.word()
+
+    def _more(self) -> list[int]:
+        """Return eight words, to be taken from the end."""
+        self._words = list(_WORDS.unpack(eight_words(self._key, self._place, self._block))[::-1])
+        self._block += 1
+        return self._words
+
+
 class Drawn(NamedTuple):
-    """One op's decision for one sample.
+    """One op's decision for one sample."""
 
-    Attributes:
-        step: What to do with the pixels of `part`; None for nothing.
-        height: Rows afterwards.
-        width: Columns afterwards.
-        part: The part of its input that the step gets; None for the whole.
-        mirrored: A step that also flips horizontally, if that costs less than two steps.
-        scale: The step may get its part decoded at 1/scale; all numbers of the part are multiples of it.
-        moves: The same decision, as data, for everything else on the image's plane.
-    """
-
-    step: Step | None
-    height: int
-    width: int
-    part: Box | None = None
-    mirrored: Step | None = None
-    scale: int = 1
-    moves: tuple[Move, ...] = ()
+    step: Step | None  # what to do with the pixels of `part`; None for nothing
+    height: int  # rows afterwards
+    width: int  # columns afterwards
+    part: Box | None = None  # the part of its input that the step gets; None for the whole
+    mirrored: Step | None = None  # a step that also flips horizontally, if that costs less than two steps
+    scale: int = 1  # the step may get its part decoded at 1/scale; all numbers of the part are multiples of it
+    moves: tuple[Move, ...] = ()  # the same decision, as data, for everything else on the image's plane
 
 
-class Stage(ABC):
-    """An op at its place in a pipeline.
+class Stage(ABC, Generic[OpT]):
+    """An op at its place in a pipeline."""
 
-    Attributes:
-        op: The op's class.
-        place: The op's place, on which its random numbers depend.
-        column: The only column that it changes; None for all of the kinds that the op touches.
-        makes: Columns whose values it may make or change, apart from images and what follows them.
-        mirrors: It can only flip horizontally.
-        settles: Its result differs from its input in shape or dtype, so it cannot work within one array.
-        sees_boxes: It decides by the sample's boxes: `draw_by` is asked, not `draw`.
-        takes_blocks: It makes the values of several samples at once in less time, by `make_block`.
-    """
+    axis: int | None = None  # all that it can do is to flip along this axis: `ROWS` or `COLUMNS`
+    sees_boxes = False  # it decides by the sample's boxes: `draw_by` is asked, not `draw`
+    takes_blocks = False  # it makes the values of several samples at once in less time, by `make_block`
+    column: str | None = None  # the only column that it changes; None for all of the kinds that the op touches
+    makes: tuple[str, ...] = ()  # columns whose values it may make or change, apart from images and what follows them
 
-    op: ClassVar[type[Op]]
-    settles = True
-    mirrors = False
-    sees_boxes = False
-    takes_blocks = False
-    column: str | None = None
-    makes: tuple[str, ...] = ()
-
-    def __init__(self, op: Any, place: int) -> None:
+    def __init__(self, op: OpT, place: int) -> None:
         self._op = op
-        self.place = place
+        self.place = place  # the op's place, on which its random numbers depend
 
     def most_scale(self, height: int, width: int) -> int:
         """Return the greatest `Drawn.scale` that may be drawn for an image of this size."""
@@ -139,32 +159,29 @@ class Stage(ABC):
         for values, each in zip(block, draws, strict=True):
             self.make(values, after, each)
 
-    @abstractmethod
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Decide for an image of `height` x `width`.
+        """Decide for an image of `height` x `width`; a stage that touches no image leaves it as it is.
 
         Raises:
             BadSample: The op cannot use the image.
         """
+        return Drawn(None, height, width)
 
     def draw_by(self, objects: Objects, draws: Draws) -> Drawn:
         """Decide for an image with boxes; raises as `draw`."""
         raise NotImplementedError
 
 
-class RecordStage(Stage):
+class RecordStage(Stage[OpT]):
     """A stage that touches no image."""
 
     def __init__(self, op: Any, place: int) -> None:
         super().__init__(op, place)
         self.column = op.column
-
-    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As `Stage.draw`."""
-        return Drawn(None, height, width)
+        self.makes = (op.column,)
 
 
-class ValueStage(Stage):
+class ValueStage(Stage[OpT]):
     """A stage that decides nothing and moves nothing: it changes values."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
@@ -177,27 +194,28 @@ class ValueStage(Stage):
 
 
 class Mix(NamedTuple):
-    """What is decided for one row.
+    """What is decided for one row."""
 
-    Attributes:
-        partners: Indices of the other samples.
-        draws: For what is drawn when the parts are there.
-        canvas: (height, width) of what parts side by side make together.
-        places: Where each part lies on it: the row's own sample, then the partners. They cover it.
-    """
-
-    partners: tuple[int, ...]
-    draws: Draws
-    canvas: Size = (0, 0)
-    places: tuple[Box, ...] = ()
+    partners: tuple[int, ...]  # indices of the other samples
+    draws: Draws  # for what is drawn when the parts are there
+    canvas: Size = (0, 0)  # (height, width) of what parts side by side make together
+    places: tuple[Box, ...] = ()  # where each part lies on it: the row's own sample, then the partners. They cover it.
 
 
 Part = dict[str, Any]
 """A sample's columns on the image's plane, as a source would give them; images and masks are pixels."""
 
 
-class MixStage(Stage):
-    """A stage that makes one sample of several."""
+class Follow(NamedTuple):
+    """Columns of a row maker that follow the image together: a mask, or boxes and what there is for each of them."""
+
+    column: str  # the column whose kind says how. Messages name it for all of them.
+    kinds: Record  # what the source gives, by column
+    outs: tuple[tuple[str, int], ...]  # what is made of it: names of columns, and their places among the maker's fields
+
+
+class MixStage(Stage[OpT]):
+    """A stage that makes one sample of several: `draw_part` is asked, not `draw`."""
 
     @abstractmethod
     def mix(self, samples: int, draws: Draws) -> Mix:
@@ -210,10 +228,6 @@ class MixStage(Stage):
     @abstractmethod
     def joined(self, parts: Sequence[Part], mix: Mix, images: Sequence[str], follows: Sequence[Follow]) -> Part:
         """Return all parts as one; `images` and `follows` are their columns."""
-
-    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As `Stage.draw`; it is asked for parts."""
-        raise NotImplementedError
 
 
 def delivered(result: Array, into: Array | None) -> Array:

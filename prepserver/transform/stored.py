@@ -32,6 +32,7 @@ class StoredImage(Pixels):
     def __init__(self, stored: StoredPixels) -> None:
         self._stored = stored
         self.height, self.width = stored.head.height, stored.head.width
+        self.is_usual = True
         self._orientation = UPRIGHT
 
     def clean(self, part: Box, scale: int = 1) -> Bytes:

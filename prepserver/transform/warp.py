@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from prepserver.pipeline.affine import Matrix
 from prepserver.transform.moves import Warp
 from prepserver.transform.native import kernels
 from prepserver.transform.stage import Array, Drawn
@@ -19,27 +20,18 @@ from prepserver.transform.stage import Array, Drawn
 _BAND_PIXELS = 1 << 16
 """Pixels made at once: each takes some 100 bytes on the way."""
 
-Matrix = tuple[float, ...]
-"""As `Warp.matrix`."""
-
 Shown = Callable[[int, int], tuple[Array, Array]]
 """From the first of some rows of a result and their number to x and y of the points that their pixels show."""
 
 
 def warped(matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tuple[float, ...]) -> Drawn:
     """Return the decision to warp an image to the size (height, width)."""
-    step = partial(_step, matrix, size, interpolation, fill)
+    step = partial(warp, matrix=matrix, size=size, interpolation=interpolation, fill=fill)
     return Drawn(step, *size, moves=(Warp(matrix, *size, fill),))
 
 
-def _step(
-    matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tuple[float, ...], image: Array, into: Array | None
-) -> Array:
-    return warp(image, matrix, size, interpolation, fill, into)
-
-
 def warp(
-    image: Array, matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tuple[float, ...], into: Array | None
+    image: Array, into: Array | None, matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tuple[float, ...]
 ) -> Array:
     """Return `image`, (H, W, C) uint8, seen through a matrix.
 
@@ -48,11 +40,11 @@ def warp(
 
     Args:
         image: The pixels.
-        matrix: As `Warp.matrix`.
+        into: (height, width, C) uint8 for the result, not overlapping `image`; None for a new array.
+        matrix: What it is seen through.
         size: (height, width) of the result.
         interpolation: "nearest" or "bilinear".
         fill: One value for all channels or one for each, 0 to 255.
-        into: (height, width, C) uint8 for the result, not overlapping `image`; None for a new array.
     """
     channels = image.shape[2]
     result = np.empty((*size, channels), np.uint8) if into is None else into
@@ -109,42 +101,6 @@ def _between(at: Array, length: int) -> tuple[Array, Array, Array]:
     steps = np.floor((at - 0.5) * 256.0 + 0.5).astype(np.int64)
     first = steps >> 8
     return first.clip(0, length - 1), (first + 1).clip(0, length - 1), (steps & 255).astype(np.int32)[:, None]
-
-
-def affine(
-    full: tuple[int, int],
-    angle: float = 0.0,
-    translate: tuple[float, float] = (0.0, 0.0),
-    scale: float = 1.0,
-    shear: tuple[float, float] = (0.0, 0.0),
-    center: tuple[float, float] | None = None,
-    size: tuple[int, int] | None = None,
-) -> Matrix:
-    """Return the matrix of torchvision's ``affine``.
-
-    `sin`, `cos` and `tan` may differ in the last bit between C libraries; that moves a pixel once in many images.
-
-    Args:
-        full: (height, width) of the image.
-        angle: In degrees, clockwise.
-        translate: (x, y) in pixels.
-        scale: Factor.
-        shear: (x, y) in degrees.
-        center: (x, y) in pixels; None for the image's centre.
-        size: (height, width) of the result, with its centre on the image's; None for the same size.
-    """
-    turn, shear_x, shear_y = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
-    a = math.cos(turn - shear_y) / math.cos(shear_y)
-    b = -a * math.tan(shear_x) - math.sin(turn)
-    c = math.sin(turn - shear_y) / math.cos(shear_y)
-    d = -c * math.tan(shear_x) + math.cos(turn)
-    a, b, c, d = d / scale, -b / scale, -c / scale, a / scale
-    middle_x, middle_y = full[1] * 0.5, full[0] * 0.5
-    x, y = center or (middle_x, middle_y)
-    # The point (x, y), moved by `translate`, shows the point (x, y).
-    height, width = size or full
-    from_x, from_y = x + translate[0] + (width - full[1]) * 0.5, y + translate[1] + (height - full[0]) * 0.5
-    return a, b, x - (a * from_x + b * from_y), c, d, y - (c * from_x + d * from_y), 0.0, 0.0
 
 
 def turned_size(matrix: Matrix, full: tuple[int, int]) -> tuple[int, int]:

@@ -16,10 +16,9 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
-from prepserver.transform.draw import Draws
 from prepserver.transform.native import kernels
 from prepserver.transform.native.compiled import CropRecipe
-from prepserver.transform.stage import FIRST, Array
+from prepserver.transform.stage import FIRST, Array, Draws
 
 _DECODED = (np.ndarray, StoredPixels)
 
@@ -34,11 +33,10 @@ class WholeCrop:
         view: Which of its views.
     """
 
-    __slots__ = ("_flips", "_place", "_recipe", "_shape", "_view")
+    __slots__ = ("_flips", "_place", "_recipe", "_view")
 
     def __init__(self, crop: RandomResizedCrop, flips: float | None, pipeline: Pipeline, view: int) -> None:
         self._recipe = CropRecipe.of(crop, pipeline.decode)
-        self._shape = (*crop.size, 3)
         self._flips = flips
         self._view = view
         self._place = place_of(FIRST, view)
@@ -48,9 +46,7 @@ class WholeCrop:
     ) -> bool:
         """Make the row and return True; or return False, with anything in `out`."""
         compiled = kernels()
-        if compiled is None or out.shape != self._shape or out.dtype != np.uint8:
-            return False
-        if isinstance(data, _DECODED):
+        if compiled is None or isinstance(data, _DECODED):
             return False
         mirror = self._flips is not None and Draws(key, FIRST + 1, self._view).uniform() < self._flips
         # The buffer has the size of the largest part that was made step by step so far.

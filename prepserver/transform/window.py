@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from prepserver.transform.stage import Array
 
 
 def window(
-    image: Array, box: tuple[int, int, int, int], mode: str, fill: tuple[float, ...], into: Array | None
+    image: Array, into: Array | None, box: tuple[int, int, int, int], mode: str, fill: tuple[float, ...]
 ) -> Array:
     """Return the part `box` of `image` as if the image continued beyond its edges.
 
@@ -19,10 +17,10 @@ def window(
 
     Args:
         image: (H, W, C).
+        into: (height, width, C) to write to if a part is not a view; None for a new array.
         box: (top, left, height, width) in pixels; top and left may be negative.
         mode: "constant", "edge", "reflect" or "symmetric".
         fill: Value of constant padding, one for all channels or one for each.
-        into: (height, width, C) to write to if a part is not a view; None for a new array.
     """
     top, left, height, width = box
     full = image.shape[:2]

@@ -13,58 +13,44 @@ import itertools
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from prepclient import PrepClient, PrepClientError
-from prepserver.daemon.ask import ask
-from prepserver.demo.processes import DemoServer, running_server
+from prepserver.demo.processes import DemoServer, running_server, scratch_folder
 from prepserver.pack.errors import PackError
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
-from prepserver.pack.transcode import Transcoder, find_lossless
+from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import Packed, Take
-from prepserver.protocol.messages import AskStatus
+from prepserver.transform import native
 from prepserver.tune.points import Point, with_part
 
 _SETTLE_BATCHES = 2
 _LEAST_BATCHES = 4
 _LONGEST = 4.0  # times as long as asked for, if batches are that slow
 _RESIZE_S = 10.0
-_ANSWER_S = 5.0
 _MOST_SAMPLES = 2000  # packed, or put into a cache, to measure that
 # A job uses every cache that there is of its dataset, so each is measured on a dataset of its own: one sample less.
 _CACHES = ("encoded", "decoded")
-_LONGEST_BASE = 60  # bytes; a socket's path has at most 107
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is tuned.
-
-    Attributes:
-        source: The dataset.
-        ops: The ops.
-        views: Images of each sample.
-        batch_size: Rows that a step takes, of all ranks.
-        shuffle: As of a `PrepClient`.
-        step_s: Length of a training step; 0 for a loop that takes all it gets.
-        plugins: Names of plug-ins.
-    """
+    """What is tuned."""
 
     source: SourceSpec
     ops: tuple[Op, ...]
-    batch_size: int
-    views: int = 1
-    shuffle: bool | str = True
-    step_s: float = 0.0
+    batch_size: int  # rows that a step takes, of all ranks
+    views: int = 1  # images of each sample
+    shuffle: bool | str = True  # as of a `PrepClient`
+    step_s: float = 0.0  # length of a training step; 0 for a loop that takes all it gets
     plugins: tuple[str, ...] = ()
 
     @property
@@ -81,31 +67,19 @@ class NotMeasured(Exception):
     """A point cannot be measured; the text says why."""
 
 
+@dataclass(eq=False)
 class Bench:
-    """A daemon to measure with.
+    """A daemon to measure with."""
 
-    Args:
-        job: What is tuned.
-        seconds: How long each point is measured.
-        server: The daemon.
-        config: Its file of settings.
-        scratch: For packed samples.
-        is_stopped: Whether to stop now; asked at every batch.
-    """
-
-    def __init__(
-        self, job: Job, seconds: float, server: DemoServer, config: Path, scratch: Path, is_stopped: Callable[[], bool]
-    ) -> None:
-        self._job = job
-        self._seconds = seconds
-        self._server = server
-        self._config = config
-        self._scratch = scratch
-        self._is_stopped = is_stopped
-        self._seeds = itertools.count(1)
-        self._packed: SourceSpec | None = None
-        self._samples = 0  # of the dataset
-        self._rates: dict[tuple[int, bool], float] = {}  # without a cache, by workers and packing
+    job: Job
+    seconds: float  # of each point
+    server: DemoServer
+    scratch: Path  # for packed samples and the daemon's file of settings
+    is_stopped: Callable[[], bool]  # whether to stop now; asked at every batch
+    _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _packed: SourceSpec | None = None
+    _samples: int = 0  # of the dataset
+    _rates: dict[tuple[int, bool], float] = field(default_factory=dict)  # without a cache, by workers and packing
 
     def images_per_s(self, point: Point) -> float:
         """What the loop gets.
@@ -115,31 +89,31 @@ class Bench:
             Stopped: As the user wants.
         """
         self._resize(point.workers)
-        source = self._pack() if point.packed else self._job.source
+        source = self._pack() if point.packed else self.job.source
         try:
             if not point.cache:
                 rate = self._rates[point.workers, point.packed] = self._read(source, point, next(self._seeds))
                 return rate
-            few = Take(source, max(self._job.batch_size, self._few - _CACHES.index(point.cache)))
+            few = Take(source, max(self.job.batch_size, self._few - _CACHES.index(point.cache)))
             hit_per_s = self._read(few, point, next(self._seeds), fill=True)
         except (PrepClientError, SpecError) as e:
             raise NotMeasured(str(e)) from e
         miss_per_s = self._rates.get((point.workers, point.packed)) or hit_per_s
-        return min(self._job.wanted_per_s, with_part(self._part(point.cache), hit_per_s, miss_per_s))
+        return min(self.job.wanted_per_s, with_part(self._part(point.cache), hit_per_s, miss_per_s))
 
     @functools.cached_property
     def _few(self) -> int:
         """Samples to fill a cache with, or to pack: about those of one point. They stay the same, as the caches do."""
         rate = max(self._rates.values(), default=0.0)
-        few = max(2 * self._job.batch_size, min(_MOST_SAMPLES, round(rate * self._seconds)))
+        few = max(2 * self.job.batch_size, min(_MOST_SAMPLES, round(rate * self.seconds)))
         return min(few, self._samples)
 
     def _read(self, source: SourceSpec, point: Point, seed: int, *, fill: bool = False) -> float:
-        job = self._job
+        job = self.job
         with PrepClient(
             source, job.ops, views=job.views, batch_size=job.batch_size, shuffle=job.shuffle, seed=seed,
             prefetch=point.prefetch or None, cache=point.cache or None, job="tune", on_error="skip", drop_last=True,
-            runtime_dir=self._server.attach_socket.parent,
+            runtime_dir=self.server.attach_socket.parent,
         ) as train:  # fmt: skip
             if source is job.source:
                 self._samples = train.samples
@@ -162,23 +136,23 @@ class Bench:
                 began_s = end_s
             elif taken > 0:
                 spent_s = end_s - began_s
-                if spent_s >= self._seconds * (1.0 if taken >= _LEAST_BATCHES else _LONGEST):
+                if spent_s >= self.seconds * (1.0 if taken >= _LEAST_BATCHES else _LONGEST):
                     break
-            if self._job.step_s:
-                due_s = max(due_s, end_s) + self._job.step_s  # a GPU that waited does not catch up
+            if self.job.step_s:
+                due_s = max(due_s, end_s) + self.job.step_s  # a GPU that waited does not catch up
                 time.sleep(max(0.0, due_s - time.monotonic()))
-        return taken * self._job.batch_size / (end_s - began_s)
+        return taken * self.job.batch_size / (end_s - began_s)
 
     def _look(self) -> None:
-        if self._is_stopped():
+        if self.is_stopped():
             raise Stopped
 
     def _pack(self) -> SourceSpec:
         if self._packed is None:
-            folder = self._scratch / "packed"
-            options = Options(Transcoder(find_lossless()), workers=os.cpu_count() or 1, skip=True)
+            folder = self.scratch / "packed"
+            options = Options(Transcoder(native.kernels() is not None), workers=os.cpu_count() or 1, skip=True)
             try:
-                pack(Take(self._job.source, self._few), folder, options, Report())
+                pack(Take(self.job.source, self._few), folder, options, Report())
             except (PackError, SpecError, OSError) as e:
                 raise NotMeasured(f"not packed: {e}") from e
             self._packed = Packed(str(folder))
@@ -186,18 +160,18 @@ class Bench:
 
     def _part(self, form: str) -> float:
         """The part of the dataset for which the daemon's caches have room."""
-        found = self._status()
+        found = self.server.status()
         held = max((cache for cache in found["caches"] if cache["form"] == form), key=lambda cache: int(cache["id"]))
         budget = found["memory"]["caches_budget_bytes"]
         whole = held["bytes"] / max(1, held["rows"]) * self._samples
         return float(min(1.0, budget / max(1.0, whole)))
 
     def _resize(self, workers: int) -> None:
-        write_config(self._config, workers)
-        os.kill(self._server.pid, signal.SIGHUP)
+        write_config(self.scratch, workers)
+        os.kill(self.server.pid, signal.SIGHUP)
         end_s = time.monotonic() + _RESIZE_S
         while True:
-            states = [worker["state"] for worker in self._status()["workers"]]
+            states = [worker["state"] for worker in self.server.status()["workers"]]
             if len(states) == workers and "starting" not in states:
                 return
             if time.monotonic() > end_s:
@@ -205,15 +179,12 @@ class Bench:
             self._look()
             time.sleep(0.05)
 
-    def _status(self) -> dict[str, Any]:
-        return dict(ask(self._server.attach_socket, AskStatus(), _ANSWER_S))
 
-
-def write_config(path: Path, workers: int) -> None:
-    """The settings of the daemon that is measured with."""
-    new = path.with_suffix(".new")
+def write_config(scratch: Path, workers: int) -> Path:
+    """Writes the settings of the daemon that is measured with."""
+    new = scratch / "config.new"
     new.write_text(f"workers = {workers}\n")
-    os.replace(new, path)
+    return new.replace(scratch / "config.toml")
 
 
 def _end(number: int, _frame: object) -> NoReturn:
@@ -239,15 +210,8 @@ def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -
     Raises:
         DemoFailure: It does not come up.
     """
-    base = tempfile.gettempdir()
-    base = base if len(base) <= _LONGEST_BASE else "/tmp"
-    with (
-        _ended_in_order(),
-        tempfile.TemporaryDirectory(prefix="prepserver-tune-", dir=base, ignore_cleanup_errors=True) as name,
-    ):
-        scratch = Path(name)
-        config = scratch / "config.toml"
-        write_config(config, most)  # the rings are made for so many
+    with _ended_in_order(), scratch_folder("prepserver-tune-") as scratch:
+        config = write_config(scratch, most)  # the rings are made for so many
         paths = [os.path.abspath(path) for path in sys.path] if job.plugins else []
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *paths]))}
         arguments = [
@@ -257,4 +221,4 @@ def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -
             *(part for root in job.source.stores for part in ("--root", root)),
         ]
         with running_server(scratch, arguments, env) as server:
-            yield Bench(job, seconds, server, config, scratch, is_stopped)
+            yield Bench(job, seconds, server, scratch, is_stopped)

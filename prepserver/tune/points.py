@@ -37,19 +37,12 @@ _FALLEN = 2  # points below the best one, after which more workers are not tried
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One configuration.
+    """One configuration."""
 
-    Attributes:
-        workers: Worker processes.
-        prefetch: Rows to have ready ahead; 0 for the daemon's choice.
-        cache: ``encoded``, ``decoded``, or empty for none.
-        packed: Whether the dataset is packed.
-    """
-
-    workers: int
-    prefetch: int = 0
-    cache: str = ""
-    packed: bool = False
+    workers: int  # worker processes
+    prefetch: int = 0  # rows to have ready ahead; 0 for the daemon's choice
+    cache: str = ""  # ``encoded``, ``decoded``, or empty for none
+    packed: bool = False  # whether the dataset is packed
 
     @property
     def form(self) -> tuple[str, bool]:
@@ -125,7 +118,7 @@ def search(
 def _rounds(measured: Measured, wanted_per_s: float, beside: Callable[[Point], Iterable[Point]]) -> Iterator[Point]:
     for number in itertools.count():
         rates, times = rates_of(measured), Counter(point for point, _ in measured)
-        best = choose(rates, wanted_per_s)
+        best = cheapest(rates, wanted_per_s)
         near = [point for point, rate in rates.items() if 0 < _NEAR * max(rates.values()) <= rate]
         near = sorted(near, key=lambda point: (point != best, -rates[point]))[: _NEAREST if number < _ROUNDS else 1]
         fastest = max(rates, key=lambda point: rates[point])  # not the best one, which may be a little slower already
@@ -165,14 +158,14 @@ def _rates(done: Measured, paces: Sequence[float]) -> dict[Point, float]:
     return {point: fmean(sorted(each)[len(each) // 2 :]) for point, each in found.items()}
 
 
-def choice(measured: Measured, wanted_per_s: float) -> Point:
+def recommended(measured: Measured, wanted_per_s: float) -> Point:
     """The recommended point, one of those that were measured more than once, if there are such."""
     rates, times = rates_of(measured), Counter(point for point, _ in measured)
     least = min(_TWICE, max(times.values()))
-    return choose({point: rate for point, rate in rates.items() if times[point] >= least}, wanted_per_s)
+    return cheapest({point: rate for point, rate in rates.items() if times[point] >= least}, wanted_per_s)
 
 
-def choose(rates: Mapping[Point, float], wanted_per_s: float) -> Point:
+def cheapest(rates: Mapping[Point, float], wanted_per_s: float) -> Point:
     """The cheapest of the points that feed the loop, or are nearly as fast as the fastest one."""
     enough = min(ENOUGH * max(rates.values()), FED * wanted_per_s)
     return min((point for point, rate in rates.items() if rate >= enough), key=lambda point: point.cost)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ def shown(measured: Measured, chosen: Point, job: Job) -> Iterator[RenderableTyp
     lines.add_column("", max_width=_BAR)  # gives way where the terminal is narrow
     lines.add_column("", no_wrap=True)
     most = max(rates.values())
-    for point in sorted(rates, key=lambda point: (point.form, point.prefetch, point.workers)):
+    for point in sorted(rates, key=_by_form):
         bar = Bar(most, 0, rates[point], color="green" if point == chosen else "cyan")
         mark = Text("<- this one" if point == chosen else "", "bold green")
         cells = (str(point.workers), point.cache or "-", "yes" if point.packed else "-", str(point.prefetch or "-"))
@@ -40,10 +42,14 @@ def shown(measured: Measured, chosen: Point, job: Job) -> Iterator[RenderableTyp
     yield from (Text(line) for line in advice(measured, chosen, job))
 
 
+def _by_form(point: Point) -> tuple[object, ...]:
+    return point.form, point.prefetch, point.workers
+
+
 def _by_point(measured: Measured) -> dict[Point, list[float]]:
-    found: dict[Point, list[float]] = {}
+    found: defaultdict[Point, list[float]] = defaultdict(list)
     for point, rate in measured:
-        found.setdefault(point, []).append(rate)
+        found[point].append(rate)
     return found
 
 
@@ -84,21 +90,17 @@ def advice(measured: Measured, chosen: Point, job: Job) -> Iterator[str]:
 def plain(measured: Measured, chosen: Point, job: Job, skipped: Mapping[Point, str], spent_s: float) -> dict[str, Any]:
     """Everything as plain values, for JSON."""
     points = {
-        point: _plain_of(point) | {"images_per_s": round(rate, 1), "measured_per_s": [round(each, 1) for each in found]}
+        point: asdict(point) | {"images_per_s": round(rate, 1), "measured_per_s": [round(each, 1) for each in found]}
         for (point, found), rate in zip(_by_point(measured).items(), rates_of(measured).values(), strict=True)
     }
     return {
         "choice": points[chosen],
         "points": [*points.values()],
-        "not_measured": [_plain_of(point) | {"why": why} for point, why in skipped.items()],
+        "not_measured": [asdict(point) | {"why": why} for point, why in skipped.items()],
         "wanted_images_per_s": None if job.wanted_per_s == float("inf") else round(job.wanted_per_s, 1),
         "advice": list(advice(measured, chosen, job)),
         "spent_s": round(spent_s, 1),
     }
-
-
-def _plain_of(point: Point) -> dict[str, Any]:
-    return {"workers": point.workers, "cache": point.cache, "packed": point.packed, "prefetch": point.prefetch}
 
 
 def settings(chosen: Point, job: Job, measured: Measured) -> str:
@@ -119,12 +121,11 @@ def plot(path: Path, rates: Mapping[Point, float], chosen: Point, job: Job) -> N
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for form in sorted({(point.cache, point.packed, point.prefetch) for point in rates}):
-        cache, packed, prefetch = form
-        points = sorted((p.workers, rate) for p, rate in rates.items() if (p.cache, p.packed, p.prefetch) == form)
-        words = [f"{cache} cache"] if cache else []
-        words += [*(["packed"] if packed else []), *([f"prefetch {prefetch}"] if prefetch else [])]
-        axes.plot(*zip(*points, strict=True), marker="o", label=", ".join(words) or "as it is")
+    lines: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for point in sorted(rates, key=_by_form):
+        lines[str(point).partition(", ")[2]].append((point.workers, rates[point]))
+    for form, line in lines.items():
+        axes.plot(*zip(*line, strict=True), marker="o", label=form or "as it is")
     axes.plot([chosen.workers], [rates[chosen]], "k*", markersize=14, label=f"choice: {chosen}")
     if job.wanted_per_s != float("inf"):
         axes.axhline(job.wanted_per_s, color="grey", linestyle="--", label="all that the step takes")

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from prepserver.cache.store import Store
 from prepserver.source import Record, Source
-from prepserver.worker.streams import Keeper, Stream, Target
+from prepserver.worker.streams import Stream, Target
 
 _STAMP = (1 << 64) - 1  # as much of a stamp as an entry holds
 
 
 class Ready(NamedTuple):
-    """A sample for some targets.
-
-    Attributes:
-        record: Its columns.
-        where: The targets.
-        is_tail: Whether the head of their pipelines is done. False by default.
-    """
+    """A sample for some targets; with `is_tail`, after the head of their pipelines."""
 
     record: Record
     where: tuple[int, ...]
@@ -31,19 +26,15 @@ def without(where: tuple[int, ...], ready: Sequence[Ready]) -> tuple[int, ...]:
 
 
 class Caching:
-    """The caches of a stream and some of its lanes.
+    """The caches of a stream and some of its lanes, the `targets`.
 
     A sample that was read and is to be kept goes there before its rows are made.
-
-    Args:
-        stream: The samples.
-        targets: The lanes.
     """
 
     def __init__(self, stream: Stream, targets: Sequence[Target]) -> None:
         self._stream = stream
         self._targets = targets
-        self._caches: dict[Keeper, list[int]] = {}  # the targets of each
+        self._caches: dict[Store, list[int]] = {}  # the targets of each
         for t, target in enumerate(targets):
             if target.cache is not None:
                 self._caches.setdefault(target.cache, []).append(t)
@@ -96,7 +87,7 @@ class Caching:
                 continue
             try:
                 made = self._targets[mine[0]].head_maker.make(record, cache.has_room)
-            except Exception:  # noqa: BLE001 - making the row without a cache raises it again, and finds who is to blame
+            except Exception:  # noqa: BLE001 - making the row without a cache raises it again and finds who is to blame
                 made = None
             if made is not None and cache.put(index, stamp, made):
                 found += self._served(made, mine, where)

@@ -91,9 +91,7 @@ def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
 class Channel:
     """The daemon's end: sends never wait; messages without room are queued until `flush`.
 
-    Args:
-        sock: Becomes non-blocking and is closed by this object.
-        allowed: The messages that the peer may send.
+    It may receive the messages `allowed`. Its socket becomes non-blocking, and is closed by this object.
     """
 
     def __init__(self, sock: socket.socket, allowed: Mapping[str, type]) -> None:
@@ -142,9 +140,8 @@ class Channel:
     def receive(self, most: int | None = None) -> Iterator[tuple[Any, list[int]]]:
         """Yields the messages that have arrived, with their descriptors, which the caller closes.
 
-        Args:
-            most: Yield at most so many; None for all. With 1, the usual single message costs no second system call;
-                level-triggered polling reports the rest.
+        It yields at most `most`. With 1, the usual single message costs no second system call; level-triggered polling
+        reports the rest.
 
         Raises:
             ChannelClosed: The peer is gone; everything that it had sent was yielded before.

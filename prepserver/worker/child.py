@@ -20,27 +20,19 @@ class Child(Channel):
     """A worker or an indexer, from the moment it was asked for, and the line to it.
 
     Messages may be sent before the process runs.
-
-    Attributes:
-        ticket: Names this process; never used again.
-        number: The caller's; given again to the process that replaces this one.
-        kind: ``worker`` or ``indexer``.
-        page: Its statistics, readable also after its death.
-        pid: None until it runs.
-        pidfd: Readable when the process has ended, None until it runs. Belongs to this object. Of a remote worker it is
-            a pipe, which its bridge closes.
-        host: The machine of a remote worker, with which a bridge talks; empty for a process of this machine.
     """
 
     def __init__(self, ticket: int, number: int, kind: work.Kind, sock: socket.socket, page: StatsPage) -> None:
         super().__init__(sock, work.FROM_WORKER if kind == "worker" else work.FROM_INDEXER)
-        self.ticket: Final = ticket
-        self.number: Final = number
-        self.kind: Final = kind
-        self.page: Final = page
-        self.pid: int | None = None
+        self.ticket: Final = ticket  # names this process; never used again
+        self.number: Final = number  # the caller's; given again to the process that replaces this one
+        self.kind: Final = kind  # ``worker`` or ``indexer``
+        self.page: Final = page  # its statistics, readable also after its death
+        self.pid: int | None = None  # None until it runs
+        # Readable when the process has ended, None until it runs. Belongs to this object. Of a remote worker it is a
+        # pipe, which its bridge closes.
         self.pidfd: int | None = None
-        self.host = ""
+        self.host = ""  # the machine of a remote worker, with which a bridge talks; empty for a process of this machine
 
     def messages(self, most: int | None = None) -> Iterator[Any]:
         """Yields the messages that have arrived (`Channel.receive`), without descriptors: children send none."""

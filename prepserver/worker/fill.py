@@ -14,20 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from prepserver.opfile import BadFile
 from prepserver.order import NO_SAMPLE
 from prepserver.pipeline.record import INDEX
+from prepserver.plugins import PluginError
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
+from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import SEVERAL
-from prepserver.transform import (
-    DECODING,
-    BadFile,
-    BadSample,
-    SampleKey,
-    is_shortage,
-    make_rows,
-)
+from prepserver.transform import DECODING, BadSample, SampleKey, is_shortage, make_rows
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
 from prepserver.worker.streams import Stream, Target
@@ -62,52 +58,34 @@ class LaneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that does not hold the sample of its position.
-
-    Attributes:
-        position: Position of the row.
-        index: Index of the sample that was expected.
-        reason: ``path: why``, one line, at most `MAX_REASON_CHARS`.
-        targets: The targets (places in `fill`'s sequence) that hold a replacement: all if the sample cannot be read
-            or decoded, some if only their pipelines refuse it.
-    """
+    """A row that does not hold the sample of its position."""
 
     position: int
-    index: int
-    reason: str
+    index: int  # index of the sample that was expected
+    reason: str  # ``path: why``, one line, at most `MAX_REASON_CHARS`
+    # the targets (places in `fill`'s sequence) that hold a replacement: all if the sample cannot be read or decoded,
+    # some if only their pipelines refuse it
     targets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """What `fill` did.
+    """What `fill` did."""
 
-    Attributes:
-        bad: Rows with a replacement or zeros, in order of position.
-        read_ns: Time for reading encoded bytes.
-        make_ns: Time for decode and augmentation.
-        shared_ns: CPU time spent for all targets together; 0 with one target.
-        targets_ns: CPU time of rendering for each target; empty with one target.
-        ops_ns: For each target the time in each op of its pipeline, by place; part of `make_ns`.
-    """
-
-    bad: list[BadRow]
-    read_ns: int
-    make_ns: int
-    shared_ns: int = 0
-    targets_ns: tuple[int, ...] = ()
+    bad: list[BadRow]  # rows with a replacement or zeros, in order of position
+    read_ns: int  # time for reading encoded bytes
+    make_ns: int  # time for decode and augmentation
+    shared_ns: int = 0  # CPU time spent for all targets together; 0 with one target
+    targets_ns: tuple[int, ...] = ()  # CPU time of rendering for each target; empty with one target
+    # for each target the time in each op of its pipeline, by place; part of `make_ns`
     ops_ns: tuple[tuple[int, ...], ...] = ()
 
 
-def _unmarked(_target: int) -> None:
-    """The default for `step`."""
-
-
 def fill(
-    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark, step: Step = _unmarked,
+    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark, step: Step = lambda _target: None,
     alone: bool = False,
 ) -> FillResult:  # fmt: skip
-    """Fills the rows of positions [position, position + count) in every target.
+    """Fills the rows of `count` positions from `position` on in every target; one decode serves all of them.
 
     The next samples by index replace a bad one: sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own
     augmentations of this pass, label and index. If all of these are bad too, the row is zeros, with label and index
@@ -118,7 +96,7 @@ def fill(
 
     Args:
         stream: The samples.
-        targets: Makers and rows of each lane; one decode serves all of them.
+        targets: Makers and rows of each lane.
         position: The first position.
         count: Number of positions, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
@@ -248,9 +226,13 @@ class _Filler:
             if index == NO_SAMPLE:
                 self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
                 continue
-            refused = self._try(p, p // n, index, self._everywhere)
-            if refused:
-                self._replace(p, p // n, index, refused)
+            try:
+                refused = self._try(p, p // n, index, self._everywhere)
+                if refused:
+                    self._replace(p, p // n, index, refused)
+            except BrokenContainerError as e:
+                e.add_note(f"met at sample {index}")
+                raise
 
     def _replace(self, position: int, pass_: int, index: int, refused: dict[int, str]) -> None:
         name = self._stream.source.name(index)
@@ -360,11 +342,9 @@ class _Filler:
             for place, reason in sorted(e.failures.items()):
                 refused.setdefault(whose[place], reason)
             return refused
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - whose it is, is found below
             if len(where) == 1:
-                if is_shortage(e):
-                    name = self._stream.source.name(key.index)
-                    raise LaneError(where[0], f"at {_reason(name, describe(e))}") from e
+                self._raise_shortage(e, where[0], key.index)
                 return self._is_unforeseen(e, where)
         else:
             return {}
@@ -374,6 +354,13 @@ class _Filler:
             self._begin(DECODING)
             found |= self._make_at_once(ready._replace(where=(t,)), key, position)
         return found
+
+    def _raise_shortage(self, error: Exception, target: int, index: int) -> None:
+        if isinstance(error, BrokenContainerError):  # of a partner: the lane is not to blame
+            raise error
+        if is_shortage(error):
+            name = self._stream.source.name(index)
+            raise LaneError(target, f"at {_reason(name, describe(error))}") from error
 
     def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: Step) -> None:
         outs = [
@@ -385,19 +372,19 @@ class _Filler:
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
         if not self._unforeseen:  # once for each position
-            _log.warning("unexpected error", exc_info=error)
+            plugin = isinstance(error, PluginError)  # whose text says all but where in the plug-in
+            _log.warning(error if plugin else "unexpected error", exc_info=error.__cause__ if plugin else error)
         self._unforeseen.update(where)
         return dict.fromkeys(where, describe(error))
 
 
 def describe(error: Exception) -> str:
     """Class, text and notes of an error; the text alone if it was written to be shown."""
-    if isinstance(error, BadFile):
-        return str(error)
     notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, MemoryError):
         notes.append("worker_memory in the configuration limits each worker's own data")
-    return f"{type(error).__name__}: {error}" + (f" ({'; '.join(notes)})" if notes else "")
+    name = "" if isinstance(error, BadFile | BrokenContainerError) else f"{type(error).__name__}: "
+    return f"{name}{error}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _read(source: Source, index: int) -> Record:
@@ -405,7 +392,7 @@ def _read(source: Source, index: int) -> Record:
 
     Raises:
         SampleError: The sample is bad.
-        OSError: The process lacks a resource for longer than this waits: see `_is_shortage`.
+        OSError: The process lacks a resource for longer than this waits: see `prepserver.transform.is_shortage`.
     """
     for wait_s in _RETRY_AFTER_S:
         try:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.pipeline.urls import is_url
-from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.schema import MAX_CLASS_NAMES_BYTES, MAX_WORD_CHARS, ProtocolError
 from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFailed, Indexing
 from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
@@ -25,9 +27,7 @@ from prepserver.worker.sandbox import OPEN, Seal
 
 log = logging.getLogger("prepserver.indexer")
 
-EXIT_DONE = 0
 EXIT_CANCELLED = 1
-EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
 
 CALLS = frozenset({"utimensat"})
 """System calls that it may make and a worker may not: it reads the clock that stamps files."""
@@ -53,8 +53,8 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
         return EXIT_CANCELLED
     except ProtocolError:
         log.exception("protocol error of the daemon")
-        return EXIT_BUG
-    return EXIT_DONE
+        return os.EX_SOFTWARE
+    return os.EX_OK
 
 
 def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | IndexFailed:
@@ -88,4 +88,17 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
         log.exception("indexing %s", job.source)
         return IndexFailed(printable(f"indexing failed: {type(e).__name__}: {e}")[:4096])
     seen = list(dict.fromkeys((*info.places, *places(job.files))))
-    return Indexed(str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots, seen, files)
+    return Indexed(
+        str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots, seen, files,
+        class_names(info.classes),
+    )  # fmt: skip
+
+
+def class_names(names: Sequence[str]) -> list[str]:
+    """Names as a message can hold them; none if one of them is too long or no text, or they are too many."""
+    try:
+        lengths = [len(name.encode()) for name in names]
+    except UnicodeEncodeError:
+        return []
+    fits = max(lengths, default=0) <= MAX_WORD_CHARS and sum(lengths) + 3 * len(lengths) <= MAX_CLASS_NAMES_BYTES
+    return list(names) if fits else []

@@ -32,16 +32,11 @@ def version() -> int:
 
 
 def restrict(known: int, readable: Iterable[str], writable: Iterable[str] = (), connects: bool = False) -> None:
-    """From now on this process can open only files below these folders.
+    """From now on this process can open only files below these folders, and connect by TCP only if it `connects`.
 
     It must have set no_new_privs. A folder that does not exist now cannot be opened later either, because rules apply
-    to folders and not to names.
-
-    Args:
-        known: From `version`.
-        readable: Folders whose files may be read and listed, and files that may be read.
-        writable: Folders whose files may also be written, made and removed.
-        connects: Whether it may connect by TCP.
+    to folders and not to names. `readable` may name files, too; in `writable` folders files may be read, written, made
+    and removed. `known` is from `version`.
 
     Raises:
         OSError: The kernel refuses.

@@ -10,25 +10,38 @@ import contextlib
 import itertools
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
+import prepserver
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.telemetry.page import StatsPage, create_page
 from prepserver.worker.channel import Channel, ChannelClosed, close_all, pair
 from prepserver.worker.child import Child, describe_status
-from prepserver.worker.environment import environment
+from prepserver.worker.lifeline import ENDS
 
 _TICKETS = itertools.count(1)  # of all such processes together: the pool knows a worker by its ticket alone
 
 START_TIMEOUT_S = 60.0
 """The zygote comes up in 1 s from a warm disk and in 3 s from a cold one; a busy network file system takes longer."""
+
+_NOT_UP = work.Ready("unknown", "the zygote is not up", "unknown")
+
+_ONE_THREAD = {
+    # One compute thread per worker: with more, two workers on two cores were 29 times slower.
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "MALLOC_ARENA_MAX": "2",
+    "TOKIO_WORKER_THREADS": "1",  # of reads from object stores, for which one is plenty
+    # No child ever makes a CUDA context, whatever it imports.
+    "CUDA_VISIBLE_DEVICES": "",
+}
 
 
 class ZygoteError(RuntimeError):
@@ -53,12 +66,7 @@ class ChildSpawned:
 
 @dataclass(frozen=True, slots=True)
 class ChildExited:
-    """`child` has ended, or (`status` None) could not be started for `reason`.
-
-    Attributes:
-        status: Exit status, or the negative number of the signal that ended it.
-        reason: For the log.
-    """
+    """`child` has ended with `status`, or (`status` None) could not be started for `reason`, which is for the log."""
 
     child: Child
     status: int | None
@@ -67,15 +75,11 @@ class ChildExited:
 
 @dataclass(frozen=True, slots=True)
 class ZygoteGone:
-    """The zygote has ended and takes its children with it; `Zygote.start` makes a new one.
+    """The zygote has ended and takes its children with it; `Zygote.start` makes a new one."""
 
-    Attributes:
-        reason: For the log.
-        children: The children whose end was not reported; the caller closes them. One with a pidfd has ended when
-            that is readable (storage that hangs can delay it); one without never ran, or has ended.
-    """
-
-    reason: str
+    reason: str  # for the log
+    # The children whose end was not reported; the caller closes them. One with a pidfd has ended when that is readable
+    # (storage that hangs can delay it); one without never ran, or has ended.
     children: tuple[Child, ...]
 
 
@@ -85,75 +89,30 @@ Event = ZygoteReady | ChildSpawned | ChildExited | ZygoteGone
 class Zygote:
     """Starts processes and reports their ends. One owner thread: the main thread.
 
-    A subclass names another program that speaks the zygote's protocol, such as `prepserver.engine.launch.Bridge`.
-
     Args:
-        nice: Added to the children's niceness, so that training processes come first. 0 for none.
-        log_level: Of the children, which log to this process's stderr.
-        sandbox: Whether children confine themselves: ``auto``, ``on`` or ``off``. The caller of ``on`` has to check
-            `unconfined`.
-        plugins: Names of what is loaded of the daemon's owner's code.
-        plugin_read: Folders that children may read for it.
-        url_roots: URLs below which children may read; without any, they have no network.
-        read_deadline_s: Longest time for one such read.
-        log_format: Of what the children log; see `prepserver.telemetry.logs`.
-        worker_bytes: What a worker may allocate for itself; 0 for no limit.
-
-    Attributes:
-        ready: Whether it has come up.
-        kernels: What makes rows, ``native`` or ``pure``, and why.
-        sandbox: The parts of the sandbox that its children have, in words.
-        unconfined: Missing parts and the reason; empty if none is missing.
-        plugins: What is loaded; see `work.Ready`.
-        broken: Why not all of it is.
+        prepare: What it is told first.
+        name: What it is called in logs and errors.
+        program: Its module: `prepserver.worker.zygote`, or another one that speaks the same protocol.
     """
 
-    name: ClassVar[str] = "the zygote"
-    program: ClassVar[str] = "prepserver.worker.zygote"
-
     def __init__(
-        self,
-        nice: int = 5,
-        log_level: str = "INFO",
-        sandbox: str = "auto",
-        plugins: Sequence[str] = (),
-        plugin_read: Sequence[str] = (),
-        url_roots: Sequence[str] = (),
-        read_deadline_s: float = 15.0,
-        log_format: str = "text",
-        worker_bytes: int = 0,
+        self, prepare: work.Prepare | None = None, name: str = "the zygote", program: str = "prepserver.worker.zygote"
     ) -> None:
-        self._nice = nice
-        self._mode = sandbox
-        self._more = [
-            *(part for name in plugins for part in ("--plugin", name)),
-            *(part for folder in plugin_read for part in ("--read", folder)),
-            *(part for url in url_roots for part in ("--url", url)),
-            *("--read-deadline", str(read_deadline_s), "--log-format", log_format),
-            *("--worker-bytes", str(worker_bytes)),
-        ]
-        self._log_level = log_level
+        self.name = name
+        self._prepare = prepare or work.Prepare()
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._started_s = 0.0
         self._by_ticket: dict[int, Child] = {}
         self._early: list[Event] = []
-        self.ready = False
-        self.kernels = ("unknown", "the zygote is not up")
-        self.sandbox = "unknown"
-        self.unconfined = ""
-        self.plugins: work.Plugins = []
-        self.broken = ""
+        self.ready = False  # whether it has come up
+        self.about = _NOT_UP  # what it has said of itself
 
     @property
     def pid(self) -> int | None:
         """Pid of the zygote that was started last; None before the first."""
         return self._process.pid if self._process else None
-
-    @property
-    def children(self) -> list[Child]:
-        """The children that were asked for and are not known to have ended."""
-        return list(self._by_ticket.values())
 
     def start(self) -> None:
         """Starts the process; `ZygoteReady` follows. Children may be asked for at once.
@@ -169,22 +128,29 @@ class Zygote:
         except OSError as e:
             raise ZygoteError(f"no line to {self.name}: {e.strerror}") from e
         command = [
-            *(sys.executable, "-P", "-m", self.program),
+            *(sys.executable, "-P", "-m", self._program),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
-            *("--nice", str(self._nice), "--log-level", self._log_level, "--sandbox", self._mode),
-            *self._more,
         ]
         with theirs:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             try:
                 self._process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment()
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment()
                 )
             except OSError as e:
                 ours.close()
                 raise ZygoteError(f"cannot start {sys.executable}: {e}") from e
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._channel = Channel(ours, work.FROM_ZYGOTE)
-        self.ready = False
+        self.ready, self.about = False, _NOT_UP
         self._started_s = time.monotonic()
+        try:
+            with contextlib.suppress(ChannelClosed):  # `receive` reports it
+                self._channel.send(self._prepare)
+        except ProtocolError as e:
+            self.close()
+            raise ZygoteError(f"cannot tell {self.name} what to load: {e}") from e
 
     def fileno(self) -> int:
         """Descriptor of the line to the zygote, for poll; -1 if there is none."""
@@ -207,11 +173,9 @@ class Zygote:
                 self._channel.flush()
 
     def spawn(self, kind: work.Kind, number: int) -> Child:
-        """Asks for a child, which runs when `ChildSpawned` arrives. Messages to it may be sent before.
+        """Asks for a child, which runs when `ChildSpawned` arrives; `number` is its name in logs and for the caller.
 
-        Args:
-            kind: ``worker`` or ``indexer``.
-            number: Its name in logs and for the caller.
+        Messages to it may be sent before it runs.
 
         Raises:
             ZygoteAbsent: There is no zygote.
@@ -256,18 +220,13 @@ class Zygote:
     def _take(self, message: Any, fds: list[int]) -> Event:
         match message:
             case work.Ready():
-                self.ready = True
-                self.kernels = (message.kernels, message.why)
-                self.sandbox, self.unconfined = message.sandbox, message.unconfined
-                self.plugins, self.broken = message.plugins, message.broken
+                self.ready, self.about = True, message
                 return ZygoteReady()
             case work.Spawned(ticket, pid, host) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
                 child.pid, child.pidfd, child.host = pid, fds[0], host
                 return ChildSpawned(child)
-            case work.SpawnFailed(ticket, reason) if child := self._by_ticket.pop(ticket, None):
-                return ChildExited(child, None, reason)
-            case work.Exited(ticket, _, status) if child := self._by_ticket.pop(ticket, None):
-                return ChildExited(child, status, describe_status(status))
+            case work.Exited(ticket, status, reason) if child := self._by_ticket.pop(ticket, None):
+                return ChildExited(child, status, reason if status is None else describe_status(status))
             case _:
                 close_all(fds)
                 raise ProtocolError(f"unexpected {message}")
@@ -307,12 +266,9 @@ class Zygote:
                     raise ZygoteError(event.reason)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Kills the zygote and all children, and closes everything. A second call does nothing.
+        """Kills the zygote and all children within `timeout_s`, and closes everything. A second call does nothing.
 
         No process needs an orderly end: rows are in shared memory, and the daemon has all state.
-
-        Args:
-            timeout_s: For everything together.
 
         Returns:
             Whether all processes have ended. One that waits for dead storage ends only when the kernel lets it.
@@ -347,3 +303,13 @@ class Zygote:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def _environment() -> dict[str, str]:
+    """This process's, changed for the children: one thread for computing, no GPU, and the same package as here."""
+    env = {**os.environ, **_ONE_THREAD}
+    root = Path(prepserver.__file__).resolve().parents[1]
+    if root.name not in ("site-packages", "dist-packages"):
+        # In a checkout: the option -P keeps the current directory, and so this package, out of the child's path.
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(root))))
+    return env

@@ -5,27 +5,34 @@ The kernel sends SIGKILL when the parent ends, however it ends. There is no guar
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 
+from prepserver.worker.syscalls import prctl
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+ENDS = (signal.SIGINT, signal.SIGTERM)
+"""Both may reach the daemon's whole process group: Ctrl-C, `timeout`, a shell's `kill`. The daemon decides."""
 
 
 def die_with(parent_pid: int) -> None:
     """From now on the kernel kills this process when its parent ends.
 
-    The signal comes when the *thread* that started this process ends: start processes from the main thread.
-
-    Args:
-        parent_pid: The parent, noted before the fork. A comparison with 1 instead would fail in a container, where the
-            daemon itself may be process 1.
+    The signal comes when the *thread* that started this process ends: start processes from the main thread. Note the
+    parent's pid before the fork: a comparison with 1 instead would fail in a container, where the daemon itself may be
+    process 1.
 
     Raises:
         ProcessLookupError: The parent has ended already, so the signal will never come.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise ProcessLookupError(f"process {parent_pid}, which started this one, is gone")
+
+
+def leave_ends_to_parent() -> None:
+    """From now on this process ignores `ENDS`, which `Zygote.start` blocked so that none could come too early."""
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import gc
 import logging
+import os
 import select
 import socket
 import time
@@ -31,6 +32,7 @@ from prepserver.protocol.codec import MAX_MESSAGE_BYTES
 from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.schema import ProtocolError
 from prepserver.source import Roots, open_source
+from prepserver.source.cache import damaged
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import NO_LANE, NO_TASK, StatsPage
 from prepserver.transform import DECODING
@@ -38,10 +40,6 @@ from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
 from prepserver.worker.streams import Rows, Stream, Target
-
-EXIT_DONE = 0
-EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
-# The third status is `prepserver.protocol.work.EXIT_SEALED`, which the daemon knows.
 
 _COLLECT_IDLE, _COLLECT_BUSY = 16, 256
 """Tasks between two runs of the garbage collector: in a pause, and without pauses."""
@@ -51,16 +49,9 @@ _REASONS_BYTES = MAX_MESSAGE_BYTES // 2
 
 
 def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> int:
-    """Serves the daemon until it hangs up.
+    """Serves the daemon on `sock`, which blocks, until it hangs up; returns the exit status.
 
-    Args:
-        number: This worker's name in logs.
-        sock: The line to the daemon, blocking.
-        page_fd: Its statistics page; closed here.
-        seal: Closed around the known streams before the first task begins.
-
-    Returns:
-        The exit status.
+    It closes `page_fd`, its statistics page, and `seal` around the known streams before the first task begins.
     """
     log = logging.getLogger(f"prepserver.worker.{number}")
     page = StatsPage(page_fd, writable=True)
@@ -72,17 +63,21 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
             worker.collect_garbage()
             worker.handle(*worker.next())
     except ChannelClosed:
-        return EXIT_DONE
+        return os.EX_OK
     except _Sealed as e:
         log.info("this worker ends and another takes its place: %s", e)
         return work.EXIT_SEALED
     except (ProtocolError, KeyError):  # KeyError: a stream or lane that was never added
         log.exception("protocol error of the daemon")
-        return EXIT_BUG
+        return os.EX_SOFTWARE
 
 
 class _Broken(Exception):
-    """A stream or lane could not be set up: every task that needs it fails with this error."""
+    """A task needs a stream, or this lane, that could not be set up, as was logged then."""
+
+    def __init__(self, text: str, lane: int | None = None) -> None:
+        super().__init__(text)
+        self.lane = lane
 
 
 class _Sealed(Exception):
@@ -91,11 +86,12 @@ class _Sealed(Exception):
 
 @dataclass(slots=True)
 class Told:
-    """A stream from the daemon; the first task that needs it opens it, in the sandbox."""
+    """A stream from the daemon; the first task that needs it opens it, in the sandbox, or finds why it cannot."""
 
     add: work.AddStream
     quarantined: set[int]
-    opened: Stream | _Broken | None = None
+    opened: Stream | str | None = None
+    damaged: str = ""  # the index file, if it is why the stream cannot be opened
 
 
 def ring_of(layout: RingLayout, fds: list[int]) -> Rows:
@@ -105,18 +101,9 @@ def ring_of(layout: RingLayout, fds: list[int]) -> Rows:
 
 
 class Worker:
-    """Handles messages one by one; `run` gives it those of the daemon.
+    """Handles messages one by one; `run` gives it those of the daemon. Answers go to `sock`.
 
-    Args:
-        number: Its name in logs.
-        sock: Where answers go.
-        page: Its counters.
-        log: Its log.
-        seal: See `run`.
-        rows: Finds the rows of a lane by their layout and the descriptors that came with it.
-
-    Attributes:
-        streams: What it was told of streams, by their numbers.
+    `rows` finds the rows of a lane by their layout and the descriptors that came with it.
     """
 
     def __init__(
@@ -129,8 +116,8 @@ class Worker:
         self._log = log
         self._seal = seal
         self._rows = rows
-        self.streams: dict[int, Told] = {}
-        self._lanes: dict[int, Target | _Broken] = {}
+        self.streams: dict[int, Told] = {}  # what it was told of streams, by their numbers
+        self._lanes: dict[int, Target | str] = {}  # or why there is none
         self._caches: dict[int, tuple[work.AddCache, Store]] = {}
         self._tasks_since_collect = 0
         self._filled: list[int] = []  # the lanes of the current task
@@ -173,7 +160,7 @@ class Worker:
         finally:
             close_all(fds)  # a mapping needs no descriptor
 
-    def open(self, stream: int) -> Stream | _Broken:
+    def open(self, stream: int) -> Stream | str:
         """A stream's source and order, opened at the first call, or the error that every task will have."""
         told = self.streams[stream]
         if told.opened is None:
@@ -232,7 +219,7 @@ class Worker:
         if isinstance(lane, Target):
             lane.quarantined.update(told.indices)
 
-    def _open_stream(self, told: Told) -> Stream | _Broken:
+    def _open_stream(self, told: Told) -> Stream | str:
         add = told.add
         try:
             roots = Roots(add.roots) if add.roots else None
@@ -242,16 +229,17 @@ class Worker:
             order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows, *spec.arrangement)
         except Exception as e:  # noqa: BLE001 - reported by every task that needs the stream
             self._log.exception("stream %d", add.stream)
-            return _Broken(_text(e))
+            told.damaged = _damaged(e)
+            return _text(e)
         return Stream(source, order, add.seed, told.quarantined)
 
-    def _open_lane(self, told: work.AddLane, fds: list[int], stream: Told) -> Target | _Broken:
+    def _open_lane(self, told: work.AddLane, fds: list[int], stream: Told) -> Target | str:
         try:
             pipeline = Pipeline.from_wire(told.pipeline, source_from_wire(stream.add.source).columns)
             return Target.of(pipeline, self._rows(RingLayout.from_wire(told.layout), fds), told.quarantined)
         except Exception as e:  # noqa: BLE001 - reported by every task that needs the lane
             self._log.exception("lane %d", told.lane)
-            return _Broken(_text(e))
+            return _text(e)
 
     def _open_cache(self, told: work.AddCache, fds: list[int]) -> None:
         try:
@@ -284,13 +272,12 @@ class Worker:
         stream = self.open(task.stream)
         self._prefetch(task)
         try:
-            # A copy of the error: with a traceback, the one that is kept would keep this task's rings mapped.
-            if isinstance(stream, _Broken):
-                raise _Broken(str(stream))
+            if isinstance(stream, str):
+                raise _Broken(stream)
             targets = []
-            for lane in lanes:
-                if isinstance(lane, _Broken):
-                    raise _Broken(str(lane))
+            for number, lane in zip(task.lanes, lanes, strict=True):
+                if isinstance(lane, str):
+                    raise _Broken(lane, number)
                 targets.append(self._cached(told, lane))
             stream = self._cached_stream(told, stream)
             made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step, task.alone)
@@ -304,29 +291,24 @@ class Worker:
             self._check_seal()
             if not isinstance(e, _Broken):  # which was logged when it broke
                 self._log.exception("task %d: positions %d + %d", task.task, task.position, task.count)
-            send(self._sock, work.Failed(task.task, _text(e), self._culprit(e, task, stream)))
+            index = told.damaged if isinstance(stream, str) else _damaged(e)
+            culprit = e.lane if isinstance(e, _Broken) else task.lanes[e.target] if isinstance(e, LaneError) else None
+            answer: work.Failed | work.Filled = work.Failed(task.task, _text(e), culprit, damaged=index)
         else:
             self._page.end_task(task.count, len({row.position for row in made.bad}), made.read_ns, made.make_ns)
             bad, lanes_ns = _bad_rows(made.bad, task.lanes), list(made.targets_ns)
-            filled = work.Filled(
+            answer = work.Filled(
                 task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns, _flat(made.ops_ns),
                 time.monotonic_ns(), began_ns,
             )  # fmt: skip
-            send(self._sock, filled)
+        # ORDER: after the error, whose traceback holds the sample: want of memory could not be reported beside it.
+        send(self._sock, answer)
         self._tasks_since_collect += 1
 
     def _check_seal(self) -> None:
         """After an error: raises `_Sealed` if the sandbox may be the cause; another worker fills the rows again."""
         if self._seal.is_stale:
             raise _Sealed("a folder that its sandbox lets it read has been replaced, or mounted again")
-
-    def _culprit(self, error: Exception, task: work.Fill, stream: Any) -> int | None:
-        """The lane to blame for a failed task, if one is."""
-        if isinstance(error, LaneError):
-            return task.lanes[error.target]
-        if isinstance(error, _Broken) and not isinstance(stream, _Broken):
-            return next(lane for lane in task.lanes if isinstance(self._lanes[lane], _Broken))
-        return None
 
 
 def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, list[int]]]:
@@ -347,6 +329,12 @@ def _flat(ops_ns: Sequence[Sequence[int]]) -> list[int]:
     """The times of all lanes for the message; none if they would not fit."""
     times = [ns for lane in ops_ns for ns in lane]
     return times if len(times) <= work.MAX_OPS_NS else []
+
+
+def _damaged(error: Exception) -> str:
+    """The path of the index file to blame for an error, for `Failed`."""
+    broken = damaged(error)
+    return str(broken.path) if broken is not None and broken.is_there else ""
 
 
 def _text(error: Exception) -> str:

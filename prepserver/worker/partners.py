@@ -18,14 +18,7 @@ TRIES = 9
 
 
 class Partners:
-    """The other samples of some lanes' rows.
-
-    Args:
-        stream: The samples.
-        targets: The lanes.
-        caches: Of both.
-        read: Reads a sample.
-    """
+    """The other samples of the rows of some lanes, which `read` reads."""
 
     def __init__(
         self, stream: Stream, targets: Sequence[Target], caches: Caching, read: Callable[[Source, int], Record]
@@ -35,15 +28,9 @@ class Partners:
     def make(
         self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None], step: Step
     ) -> None:
-        """Make the row of a position in a target.
+        """Makes the row of `position` in target number `t` from its own sample, which is `ready`, and its partners.
 
-        Args:
-            t: The target's place.
-            ready: The row's own sample.
-            key: Its key.
-            position: The row's.
-            mark: As for `fill`; called before each partner is read, and again for the row's own sample.
-            step: As for `make_rows`.
+        `mark` (see `fill`) is called before each partner is read, and again for the row's own sample.
 
         Raises:
             BadSample: The own sample is bad, or a partner and all that could take its place are.
@@ -59,16 +46,9 @@ class Partners:
             make_rows(record, key, [(mixer.tail, rows)], step)
 
     def _partner(
-        self,
-        mixer: Mixer,
-        t: int,
-        partner: int,
-        key: SampleKey,
-        number: int,
-        mix: Mix,
-        mark: Callable[[int], Any],
+        self, mixer: Mixer, t: int, partner: int, key: SampleKey, number: int, mix: Mix, mark: Callable[[int], Any],
         step: Step,
-    ) -> Part:
+    ) -> Part:  # fmt: skip
         reason = ""
         for place in range(partner, partner + TRIES):
             index = place % self._stream.order.samples

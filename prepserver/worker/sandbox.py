@@ -30,19 +30,12 @@ _OPEN_FILES = 16384
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of the sandbox that work here.
+    """The parts of the sandbox that work here."""
 
-    Attributes:
-        landlock: Version of the kernel's interface, 0 for no Landlock.
-        seccomp: Whether the system call filter works.
-        no_new_privs: Whether the process can give up gaining privileges.
-        missing: Missing parts with the reason; empty if none is missing, or no sandbox was asked for.
-    """
-
-    landlock: int = 0
-    seccomp: bool = False
-    no_new_privs: bool = False
-    missing: str = ""
+    landlock: int = 0  # version of the kernel's interface, 0 for no Landlock
+    seccomp: bool = False  # whether the system call filter works
+    no_new_privs: bool = False  # whether the process can give up gaining privileges
+    missing: str = ""  # missing parts with the reason; empty if none is missing, or no sandbox was asked for
 
     def __str__(self) -> str:
         """The parts, such as ``landlock 7, seccomp, no_new_privs``."""
@@ -91,13 +84,9 @@ def _try_all() -> Parts:
 
 
 def confine(parts: Parts, allowed: Container[str] = ()) -> None:
-    """Confines this process, except for the files that it may open.
+    """Confines this process, except for the files that it may open; `allowed` are names of system calls that it needs.
 
     File sizes have no limit, because the log may be a file. Memory has its own: `limit_data`.
-
-    Args:
-        parts: From `find_out`.
-        allowed: Names of system calls that the process needs nevertheless.
 
     Raises:
         OSError: The kernel refuses what it accepted in `find_out`.
@@ -131,14 +120,8 @@ NETWORK_CALLS = frozenset({"socket", "socketpair", "connect"})
 
 _NETWORK_PATHS = (
     # names of machines
-    *(
-        "/etc/resolv.conf",
-        "/etc/hosts",
-        "/etc/host.conf",
-        "/etc/nsswitch.conf",
-        "/etc/gai.conf",
-        "/run/systemd/resolve",
-    ),
+    *("/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf"),
+    "/run/systemd/resolve",
     # whom TLS trusts
     *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"),
 )
@@ -169,10 +152,8 @@ def _code() -> list[str]:
 class Seal:
     """Which files this process may open: all until `close`, then only those below some folders.
 
-    Args:
-        parts: From `find_out`. Without Landlock, `close` changes nothing.
-        always: Folders that stay open, for plug-ins.
-        network: Whether this process may connect to other machines.
+    Without Landlock, `close` changes nothing. The folders `always` stay open, for plug-ins; with `network`, this
+    process may connect to other machines.
     """
 
     def __init__(self, parts: Parts, always: Iterable[str] = (), network: bool = False) -> None:

@@ -87,13 +87,7 @@ _SPEC_ALLOW = 1 << 2
 
 
 def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
-    """The filter as an array of ``struct sock_filter``.
-
-    Args:
-        machine: One of `MACHINES`.
-        pid: The process that will have the filter.
-        allowed: Names of calls that it may make nevertheless.
-    """
+    """The filter of process `pid`, an array of ``struct sock_filter``; it may make the calls `allowed` nevertheless."""
     column = list(MACHINES).index(machine)
     code = [_op(_LOAD, _MACHINE), _op(_EQUAL, MACHINES[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     if machine == "x86_64":

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
+from prepserver.cache.store import Store
 from prepserver.order import NO_SAMPLE, Order
 from prepserver.pipeline.caching import Head, head_of
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import RowField
-from prepserver.source import Record, Source
+from prepserver.source import Source
 from prepserver.transform import HeadMaker, RowMaker, SampleKey, row_makers
 from prepserver.transform.mixing import Mixer, mixers
 
@@ -32,43 +33,17 @@ class Rows(Protocol):
         """Writes the row of `position` in `field`, a number or an array."""
 
 
-class Keeper(Protocol):
-    """A cache: `prepserver.cache.store.Store`."""
-
-    def get(self, index: int, stamp: int) -> Record | None:
-        """The record of a sample; None if it is not there."""
-
-    def holds(self, index: int) -> bool:
-        """Whether it has a record of a sample, which may be out of date."""
-
-    def has_room(self, nbytes: int) -> bool:
-        """Whether a record of this size may be kept."""
-
-    def put(self, index: int, stamp: int, record: Record) -> bool:
-        """Keeps a record, if there is room."""
-
-
 class Target(NamedTuple):
-    """A lane.
+    """A lane."""
 
-    Attributes:
-        makers: One for each view (`prepserver.transform.row_makers`).
-        taken: Fields that are copied from the record, after all others are made.
-        rows: Where the rows go.
-        quarantined: Indices that are bad for this pipeline: workers died or hung in it.
-        head: What its pipeline has in common with others: see `prepserver.pipeline.caching`.
-        tails: As `makers`, from the head on.
-        cache: Holds samples after the head; None for no such cache.
-        mixers: One for each view, if rows are mixed of several samples (`prepserver.transform.mixing`).
-    """
-
-    makers: Sequence[RowMaker]
-    taken: Sequence[RowField]
-    rows: Rows
-    quarantined: set[int]
-    head: Head
-    tails: Sequence[RowMaker] = ()
-    cache: Keeper | None = None
+    makers: Sequence[RowMaker]  # one for each view (`prepserver.transform.row_makers`)
+    taken: Sequence[RowField]  # fields that are copied from the record, after all others are made
+    rows: Rows  # where the rows go
+    quarantined: set[int]  # indices that are bad for this pipeline: workers died or hung in it
+    head: Head  # what its pipeline has in common with others: see `prepserver.pipeline.caching`
+    tails: Sequence[RowMaker] = ()  # as `makers`, from the head on
+    cache: Store | None = None  # holds samples after the head; None for no such cache
+    # one for each view, if rows are mixed of several samples (`prepserver.transform.mixing`)
     mixers: Sequence[Mixer] = ()
 
     @property
@@ -98,21 +73,13 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class Stream:
-    """An endless sequence of samples.
+    """An endless sequence of samples."""
 
-    Attributes:
-        source: Where they come from.
-        order: Their order.
-        seed: Seed of the augmentations.
-        quarantined: Indices that are bad and not even read, because workers died on them.
-        cache: Holds samples as they are stored; None for no such cache.
-    """
-
-    source: Source
-    order: Order
-    seed: int
-    quarantined: AbstractSet[int] = frozenset()
-    cache: Keeper | None = None
+    source: Source  # where they come from
+    order: Order  # their order
+    seed: int  # seed of the augmentations
+    quarantined: AbstractSet[int] = frozenset()  # indices that are bad and not even read, because workers died on them
+    cache: Store | None = None  # holds samples as they are stored; None for no such cache
 
     def prefetch(self, position: int, count: int, targets: Sequence[Target]) -> None:
         """Begins to read the samples of positions [position, position + count), which `fill` will be asked for.

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from prepserver.protocol import work
-from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, SpawnFailed
+from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned
 from prepserver.telemetry.logs import log_to_stderr
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.lifeline import die_with
+from prepserver.worker.lifeline import die_with, leave_ends_to_parent
 from prepserver.worker.sandbox import NETWORK_CALLS, Parts, Seal, confine, find_out, limit_data
 
 log = logging.getLogger("prepserver.zygote")
@@ -43,8 +43,6 @@ OOM_SCORE_ADD = 500
 _STACK_BYTES = 512 << 10
 """Of a thread of a child: the usual 8 MiB for each of 64 would count as 512 MiB of its `worker_memory`."""
 
-EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
-
 _IMPORTS = (
     *("torch", "numpy.ma", "simplejpeg"),  # numpy imports numpy.ma only when some functions are first used
     *("prepserver.transform", "prepserver.worker.loop", "prepserver.worker.indexer"),
@@ -53,42 +51,38 @@ _IMPORTS = (
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves until the daemon hangs up or ends."""
-    args = parser().parse_args(argv)
     try:
-        die_with(args.parent)
-    except ProcessLookupError:
+        daemon, prepare = begin(argv)
+    except (ProcessLookupError, ChannelClosed):
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon decides
     faulthandler.enable()
-    log_to_stderr(args.log_level, args.log_format)
     _load()
-    plugins, broken = load_plugins(args.plugin)
-    broken = broken or _load_remote(args.url, args.read_deadline)
+    plugins, broken = load_plugins(prepare.plugins)
+    broken = broken or _load_remote(prepare.url_roots, prepare.read_deadline_s)
     gc.collect()
     gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
-    parts = Parts() if args.sandbox == "off" else find_out()
+    parts = Parts() if prepare.sandbox == "off" else find_out()
     with contextlib.suppress(ChannelClosed):
-        _Zygote(socket.socket(fileno=args.fd), args.nice, args.worker_bytes, parts, args.read, bool(args.url)).serve(
-            plugins, broken
-        )
+        _Zygote(daemon, prepare, parts).serve(plugins, broken)
     # The children go with this process, by their lifelines.
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line that `prepserver.worker.launch.Zygote` writes."""
+def begin(argv: Sequence[str] | None) -> tuple[socket.socket, work.Prepare]:
+    """Ties this process, which `prepserver.worker.launch.Zygote` has started, to the daemon; returns the line to it.
+
+    Raises:
+        ProcessLookupError, ChannelClosed: The daemon has ended.
+    """
     parser = argparse.ArgumentParser(description="Internal to prepserver.")
     parser.add_argument("--fd", type=int, required=True, help="the line to the daemon")
     parser.add_argument("--parent", type=int, required=True, help="the daemon's pid")
-    parser.add_argument("--nice", type=int, required=True)
-    parser.add_argument("--log-level", default="INFO")
-    parser.add_argument("--log-format", default="text")
-    parser.add_argument("--sandbox", default="auto")
-    parser.add_argument("--plugin", action="append", default=[], help="what is loaded of the owner's code")
-    parser.add_argument("--read", action="append", default=[], help="a folder that children may read for it")
-    parser.add_argument("--url", action="append", default=[], help="a URL below which children may read")
-    parser.add_argument("--read-deadline", type=float, default=15.0, help="seconds for one such read")
-    parser.add_argument("--worker-bytes", type=int, default=0, help="what a worker may allocate for itself")
-    return parser
+    args = parser.parse_args(argv)
+    die_with(args.parent)
+    leave_ends_to_parent()
+    daemon = socket.socket(fileno=args.fd)
+    prepare, _ = receive(daemon, work.TO_NEW_ZYGOTE)
+    log_to_stderr(prepare.log_level, prepare.log_format)
+    return daemon, prepare
 
 
 def _load() -> None:
@@ -108,10 +102,13 @@ def load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
     So all workers have the same code for as long as this process lives, whatever becomes of the files.
     """
     sys.dont_write_bytecode = True  # what Python keeps is told from newer source by seconds and size only
+    plugins = sys.modules["prepserver.plugins"]
     try:
-        loaded = sys.modules["prepserver.plugins"].load(names)
+        loaded = plugins.load(names)
     except Exception as e:
-        log.exception("plug-ins")
+        shown = e.__cause__ if isinstance(e, plugins.PluginError) else e  # an error of their own, or of ours
+        if shown is not None:
+            log.error("plug-ins", exc_info=shown)
         return [], _sendable(str(e))[:4000]
     for each in loaded:
         log.info("%s plug-in %r from %s, code %s", each.role, each.name, each.origin, each.code)
@@ -139,15 +136,10 @@ def _sendable(text: str) -> str:
 
 
 class _Zygote:
-    def __init__(
-        self, daemon: socket.socket, nice: int, worker_bytes: int, parts: Parts, read: Sequence[str], network: bool
-    ) -> None:
+    def __init__(self, daemon: socket.socket, prepare: work.Prepare, parts: Parts) -> None:
         self._daemon = daemon
-        self._nice = nice
-        self._worker_bytes = worker_bytes
+        self._prepare = prepare
         self._parts = parts
-        self._read = read
-        self._network = network
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
         self._untied: dict[int, int] = {}  # read end of a child's pipe -> its pidfd
         self._poll = select.poll()  # not epoll, whose descriptor each child would have to close
@@ -158,7 +150,7 @@ class _Zygote:
         path = sys.modules["prepserver.transform"].path()
         sys.modules["prepserver.checksum"].load()
         sandbox, missing = str(self._parts), self._parts.missing
-        send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000], sandbox, missing, plugins, broken))
+        send(self._daemon, Ready(path.name, path.reason[:4000], sandbox, missing, plugins, broken))
         while True:
             ready = {fd for fd, _ in self._poll.poll()}
             for fd in ready - {self._daemon.fileno()}:
@@ -178,16 +170,17 @@ class _Zygote:
             untied, tied = os.pipe()
         except OSError as e:
             close_all(fds)
-            send(self._daemon, SpawnFailed(request.ticket, f"pipe: {e.strerror}"))
+            send(self._daemon, Exited(request.ticket, None, f"pipe: {e.strerror}"))
             return
         # The child would write buffered text a second time.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the disk may be full, or stdout closed
+            sys.stdout.flush()
+            sys.stderr.flush()
         try:
             pid = os.fork()
         except OSError as e:
             os.close(untied)
-            send(self._daemon, SpawnFailed(request.ticket, f"fork: {e.strerror}"))
+            send(self._daemon, Exited(request.ticket, None, f"fork: {e.strerror}"))
             return
         finally:
             if os.getpid() == zygote_pid:
@@ -218,26 +211,28 @@ class _Zygote:
             return
         for untied in [fd for fd, of in self._untied.items() if of == pidfd]:
             self._tied(untied)
-        ticket, pid = self._children.pop(pidfd)
+        ticket, _ = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        send(self._daemon, Exited(ticket, pid, status))
+        send(self._daemon, Exited(ticket, status))
 
     def _become(self, request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int) -> NoReturn:
         """Runs the child to its end; never returns into the zygote's frames."""
-        status = EXIT_BUG
+        status = os.EX_SOFTWARE
         try:
             die_with(zygote_pid)
-            _restrict(self._nice)
+            _restrict(self._prepare.nice)
             # ORDER: after the tie, because closing the zygote's pipe reports that the tie is made.
             _close_all_but({0, 1, 2, sock_fd, page_fd})
             # Already imported by `_load`; at the top of the module the imports would precede the tie to the daemon.
-            seal, calls = Seal(self._parts, self._read, self._network), NETWORK_CALLS if self._network else frozenset()
+            network = bool(self._prepare.url_roots)
+            seal = Seal(self._parts, self._prepare.plugin_read, network)
+            calls = NETWORK_CALLS if network else frozenset()
             if request.kind == "worker":
                 from prepserver.worker import loop
 
-                limit_data(self._worker_bytes)
+                limit_data(self._prepare.worker_bytes)
                 confine(self._parts, calls)
                 status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, seal)
             else:

@@ -8,7 +8,6 @@ import resource
 import signal
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from tests.support import leaks
 from tests.support.clients import ClientProcess, inline_rows
 from tests.support.honest import SOURCE, SPEC, honest_reader
 from tests.support.hostile import Attached, Stranger
-from tests.support.server import Server, environment
+from tests.support.server import Server
 from tests.support.waiting import PATIENCE_S, wait_until
 
-HOSTILE, OTHER = 60991, 60992
+HOSTILE, OTHER, SILENT = 60991, 60992, 60993
 LIMIT = 256
 """Open files that the daemon may have: 31 connections."""
 
@@ -44,19 +43,9 @@ class SmallServer(Server):
     """A daemon with few descriptors, to which everybody may connect."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        super().__init__(workers=1, settings={"socket_mode": "0666", "drain_s": 0.2})
-        self._limit = limit
+        within = ("sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh")
+        super().__init__(workers=1, settings={"socket_mode": "0666", "drain_s": 0.2}, within=within)
         self.home.chmod(0o711)
-
-    def launch(self) -> None:
-        command = [
-            *("sh", "-c", f'ulimit -n {self._limit}; exec "$@"', "sh", sys.executable, "-m", "prepserver.cli"),
-            *("start", "--runtime-dir", str(self.runtime_dir), *self._arguments),
-        ]
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**{leaks.MARK: self.mark})
-            )
 
     def start(self) -> SmallServer:
         super().start()
@@ -66,12 +55,16 @@ class SmallServer(Server):
 
 @pytest.fixture(scope="module")
 def small_server() -> Iterator[SmallServer]:
-    made = SmallServer()
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-        made.discard()
+    with SmallServer() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def silent(small_server: SmallServer) -> Iterator[Stranger]:
+    """A connection that asks nothing."""
+    with Stranger(small_server, uid=SILENT) as stranger:
+        stranger.say(b"")
+        yield stranger
 
 
 @pytest.fixture
@@ -141,14 +134,6 @@ def test_jobs_of_one_user_leave_places_for_others(small_server: SmallServer, hon
         assert_others_get_in(small_server)
 
 
-def test_one_who_asks_nothing_is_hung_up_on(small_server: SmallServer) -> None:
-    with Stranger(small_server, uid=HOSTILE) as silent:
-        refused = silent.receive()
-        assert isinstance(refused, Refused)
-        assert refused.code == "busy"
-        assert silent.receive() is None
-
-
 def test_nobody_but_the_attached_can_reach_a_control_line(
     small_server: SmallServer, honest: Callable[[], None]
 ) -> None:
@@ -200,12 +185,12 @@ def test_a_client_that_asks_and_never_reads_costs_no_memory(
 
 
 def test_a_limit_that_holds_no_clients_is_refused_at_the_start() -> None:
-    server = SmallServer(limit=80)
-    server.launch()
-    assert server.process.wait(PATIENCE_S) == exits.USAGE
-    assert "the limit of 80 open files is too low for 1 workers and 4 clients" in server.log()
-    server.stop()
-    server.discard()
+    with contextlib.ExitStack() as stack:
+        server = SmallServer(limit=80)
+        stack.push(server)
+        server.launch()
+        assert server.process.wait(PATIENCE_S) == exits.USAGE
+        assert "the limit of 80 open files is too low for 1 workers and 4 clients" in server.log()
 
 
 def test_names_forge_no_line_in_the_log(small_server: SmallServer, tmp_path: Path) -> None:
@@ -217,6 +202,14 @@ def test_names_forge_no_line_in_the_log(small_server: SmallServer, tmp_path: Pat
                 pass
     assert "\x1b" not in small_server.log()
     assert not [line for line in small_server.log().splitlines() if line.startswith("FORGED")]
+
+
+def test_one_who_asks_nothing_is_hung_up_on(silent: Stranger) -> None:
+    """It was there from the beginning: it takes a while."""
+    refused = silent.receive()
+    assert isinstance(refused, Refused)
+    assert refused.code == "busy"
+    assert silent.receive() is None
 
 
 def test_out_of_descriptors_the_daemon_says_so_and_does_not_spin(small_server: SmallServer) -> None:

@@ -10,14 +10,10 @@ from prepclient import MemoryRefused, PrepClient
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, inline_rows, rows_of
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
 
 pytestmark = pytest.mark.fault
 
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), 1000)
+COUNT = 1000
 
 
 def test_a_third_ring_is_refused_and_the_first_two_go_on(new_server: Callable[..., Server], tree: ImageFolder) -> None:

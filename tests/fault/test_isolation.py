@@ -72,7 +72,7 @@ def test_a_slow_pipeline_has_no_sample_quarantined_for_others(new_server: NewSer
     assert found["samples"] == [0, 1]
     with job(server, source, OPS, batch_size=2) as other:  # on_error="raise"
         assert read(other) == inline_rows(source, batch_size=2)
-    listed = cli("status", "--quarantine", "--json", "--runtime-dir", str(server.runtime_dir), COLUMNS="300")
+    listed = cli("quarantine", "--json", "--runtime-dir", str(server.runtime_dir), COLUMNS="300")
     assert f'"pipeline": "{found["pipeline"]}"' in listed.stdout
     assert '"ops": "Decode, Resize, ColorJitter, ' in listed.stdout
     server.stop()

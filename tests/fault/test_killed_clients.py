@@ -12,7 +12,6 @@ from prepclient import Joining, PrepClient, RandomResizedCrop, Sharding, Synthet
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -20,11 +19,6 @@ pytestmark = pytest.mark.fault
 Start = Callable[..., ClientProcess]
 COUNT = 1500
 SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from prepserver.pipeline.sources import ImageFolder
 from tests.support import leaks
 from tests.support.clients import OPS, ClientError, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.fault
@@ -26,30 +26,22 @@ SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
 TOLD = {"reconnect_s": 0, **SPEC}  # rather an error than waiting for the daemon to come back
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
-
-
 def _read_to_the_end(client: ClientProcess, rows: Rows) -> None:
     while True:
         rows += client.batch()
 
 
 def test_a_killed_daemon_leaves_no_worker_and_no_memory(
-    new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
+    server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     """Its clients are told that it is gone."""
-    server = new_server(workers=2)
     clients = [client_process(server, tree, zero_copy=zero, **TOLD) for zero in (False, True)]
     for client in clients:
         client.ask("attach")
     expected = inline_rows(tree, **SPEC)
     got = [client.read(3) for client in clients]
-    server.look()
+    server.kill()
     assert server.seen_rings
-    server.process.kill()
-    server.process.wait()
     wait_until(lambda: leaks.marked(server.mark) == {}, why=lambda: leaks.marked(server.mark))
     # Clients still map their ring; nobody else does.
     assert set(leaks.holders(server.seen_rings)) == {client.pid for client in clients}
@@ -78,26 +70,22 @@ def test_a_killed_daemon_leaves_no_worker_and_no_memory(
         client.ask("close")
 
 
-def test_a_client_goes_on_by_itself_with_a_new_daemon(new_server: Callable[..., Server], tree: ImageFolder) -> None:
-    server = new_server(workers=2)
+def test_a_client_goes_on_by_itself_with_a_new_daemon(server: Server, tree: ImageFolder) -> None:
     expected = inline_rows(tree, **SPEC)
     with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
         rows = read(client, batches=2)
         state = client.state_dict()
-        server.look()
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         client.load_state_dict(state)
         server.start()
         rows += read(client)
     assert rows == expected
 
 
-def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(new_server: Callable[..., Server], tree: ImageFolder) -> None:
-    server = new_server(workers=1)
-    (worker,) = server.workers()
-    os.kill(worker, signal.SIGSTOP)  # no row will ever come
-    wait_until(lambda: leaks.state(worker) == "T")
+def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(server: Server, tree: ImageFolder) -> None:
+    for worker in server.workers():
+        os.kill(worker, signal.SIGSTOP)  # no row will ever come
+        wait_until(partial(leaks.stopped, worker))
     with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **TOLD) as client:
         len(client)
         server.look()
@@ -131,13 +119,11 @@ def test_ready_rows_stay_as_they_are_when_the_daemon_ends(
 
 
 def test_an_epoch_begun_while_the_daemon_restarts_waits_for_it(
-    new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
+    server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
-    server = new_server(workers=2)
     client = client_process(server, tree, **SPEC)
     client.read(2)
-    server.process.kill()
-    server.process.wait()
+    server.kill()
     client.order("set_epoch", epoch=0)  # it lets go of its place, and asks for another
     server.start()
     client.answer()
@@ -147,10 +133,9 @@ def test_an_epoch_begun_while_the_daemon_restarts_waits_for_it(
 
 
 def test_clients_wait_for_the_next_daemon_and_get_the_same_bytes(
-    new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
+    server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     """They get the bytes that the killed daemon would have given them."""
-    server = new_server(workers=2)
     clients = [client_process(server, tree, shuffle=True, seed=4, batch_size=size) for size in (30, 77)]
     for client in clients:
         client.ask("attach")
@@ -160,9 +145,7 @@ def test_clients_wait_for_the_next_daemon_and_get_the_same_bytes(
             client.order("read")
         for number, client in enumerate(clients):
             rows[number] += client.batch()
-        server.look()
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         wait_until(lambda: leaks.marked(server.mark) == {}, why=lambda: leaks.marked(server.mark))
         server.start()
         for number, client in enumerate(clients):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from prepserver.pipeline.sources import ImageFolder
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -24,11 +22,6 @@ pytestmark = pytest.mark.fault
 Start = Callable[..., ClientProcess]
 COUNT = 1500
 SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +36,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 def stop(pid: int) -> None:
     kill(pid, signal.SIGSTOP)
-    wait_until(lambda: leaks.state(pid) == "T")
+    wait_until(lambda: leaks.stopped(pid))
 
 
 def full_strength(server: Server) -> None:
@@ -150,13 +143,6 @@ def test_a_killed_zygote_takes_its_workers_and_a_new_one_goes_on(
     client.ask("close")
 
 
-def settled(server: Server) -> int:
-    """The daemon's sockets, 0 while their number changes: connections of before are being closed."""
-    before = leaks.fds(server.pid)["socket"]
-    time.sleep(0.2)
-    return before if leaks.fds(server.pid)["socket"] == before else 0
-
-
 def test_a_job_that_attaches_while_the_zygote_dies_waits(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
@@ -164,7 +150,7 @@ def test_a_job_that_attaches_while_the_zygote_dies_waits(
     full_strength(server)
     wait_until(lambda: not server.status()["jobs"])  # the test before leaves one that is going
     stop(zygote)
-    sockets = wait_until(lambda: settled(server))
+    sockets = server.settled().fds["socket"]
     client = client_process(server, tree, **SPEC)
     client.order("read")
     # its connection, and the line to an indexer that nobody forks

@@ -6,17 +6,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prepserver.config import Settings
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.pipeline.sources import TextLines
 from prepserver.protocol import work
-from prepserver.schedule.records import Suspect
 from tests.support import leaks
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import PATIENCE_S
@@ -24,19 +23,19 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.fault
 
 
-class Nobody:
-    """Owns a pool and wants nothing of it."""
+NOBODY: Any = None  # hears of workers, of which there are none here
 
-    def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
-        return ()
 
-    def worker_up(self, worker: int) -> None: ...
+class Waiting:
+    """A job that waits for a listing."""
 
-    def task_soon(self, task: int) -> None: ...
+    is_gone = False
 
-    def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None: ...
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
 
-    def task_done(self, worker: int, message: work.Filled | work.Failed) -> None: ...
+    def hear(self, word: work.Indexing | work.Indexed | work.IndexFailed) -> None:
+        self.heard.append(word)
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -45,20 +44,17 @@ def test_an_indexer_that_answers_early_leaves_no_descriptor(dies: bool, tmp_path
     source = photo_tree(tmp_path / "photos", 3)
     poll = Poll()
     before = leaks.fds(os.getpid())["anon_inode:[pidfd]"]
-    pool = WorkerPool(poll, Nobody(), 0, 60.0, 0, "warning")
+    pool = WorkerPool(poll, NOBODY, NOBODY, Settings(nice=0), 0, tmp_path / "cache")
     pool.start()
     zygote = pool._zygote.process
     try:
         poll.forget(zygote.fileno())
-        answers: list[Any] = []
-        cache = tmp_path / "cache"
-        cache.mkdir()
-        pool.build_index(work.BuildIndex(source.to_wire(), str(cache)), answers.append)
+        pool.listings.want(source.to_wire(), job := Waiting(), 0)
         assert select.select([zygote.fileno()], [], [], PATIENCE_S)[0]  # that it runs is said, and not read
         assert zygote.pid is not None
         os.kill(zygote.pid, signal.SIGSTOP)  # that it ends is not said
         deadline_s = time.monotonic() + PATIENCE_S
-        while not any(isinstance(a, work.Indexed | work.IndexFailed) for a in answers):
+        while not any(isinstance(a, work.Indexed | work.IndexFailed) for a in job.heard):
             assert time.monotonic() < deadline_s
             poll.run_once(0.1)
         if dies:
@@ -95,20 +91,18 @@ def test_a_file_on_which_indexers_die_is_named(tmp_path: Path, monkeypatch: pyte
     for name in ("a", "b", "bad", "c"):
         (tmp_path / f"{name}.txt").write_text("a line\n")
     poll = Poll()
-    pool = WorkerPool(poll, Nobody(), 0, 60.0, 0, "warning", plugins=["aborts"])
+    pool = WorkerPool(poll, NOBODY, NOBODY, Settings(nice=0, plugins=("aborts",)), 0, tmp_path / "cache")
     pool.start()
     try:
-        (cache := tmp_path / "cache").mkdir()
-        answers: dict[str, list[Any]] = {"*": [], "[abc]": []}
-        for pattern, said in answers.items():
-            wire = TextLines(f"{tmp_path}/{pattern}.txt").to_wire()
-            pool.build_index(work.BuildIndex(wire, str(cache)), said.append)
+        jobs = {"*": Waiting(), "[abc]": Waiting()}
+        for pattern, job in jobs.items():
+            pool.listings.want(TextLines(f"{tmp_path}/{pattern}.txt").to_wire(), job, 0)
         deadline_s = time.monotonic() + PATIENCE_S
-        while not all(said and not isinstance(said[-1], work.Indexing) for said in answers.values()):
+        while not all(job.heard and not isinstance(job.heard[-1], work.Indexing) for job in jobs.values()):
             assert time.monotonic() < deadline_s
             poll.run_once(0.1)
     finally:
         pool.close(5.0)
         poll.close()
-    assert answers["[abc]"][-1].samples == 3
-    assert f"It was reading {tmp_path}/bad.txt: if that is damaged" in answers["*"][-1].reason
+    assert jobs["[abc]"].heard[-1].samples == 3
+    assert f"It was reading {tmp_path}/bad.txt: if that is damaged" in jobs["*"].heard[-1].reason

@@ -12,18 +12,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, SourceUnavailable
+from prepclient import PrepClient
 from prepserver.pipeline.sources import ImageFolder
-from tests.support.clients import OPS, Rows, inline_rows, read, rows_of
-from tests.support.remote import bridge_of, ray_engine, remote_workers
-from tests.support.server import Server, environment
-from tests.support.tiny_images import photo_tree
+from tests.support.clients import OPS, Rows, inline_rows, read
+from tests.support.remote import bridge_of, ray_engine, remote_workers, rows_while
+from tests.support.server import Server, cli, environment
 from tests.support.waiting import wait_until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'prepserver[ray]'")
@@ -78,103 +77,81 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
-
-
-@pytest.fixture(scope="module")
 def expected(tree: ImageFolder) -> Rows:
     return inline_rows(tree, epochs=2, **SPEC)
 
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster) -> Iterator[Server]:
-    made = Server(workers=1, remote=2, arguments=["--address", cluster.address], env=LOOPBACK)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-        made.discard()
+    with Server(workers=1, remote=2, arguments=["--address", cluster.address], env=LOOPBACK) as made:
+        yield made
 
 
-def test_actors_make_the_same_bytes(server: Server, tree: ImageFolder, expected: Rows) -> None:
-    with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-        assert read(client) + read(client) == expected
-    assert all(worker["rows"] > 0 for worker in server.status()["workers"])  # the local one, too
-
-
-def test_a_raylet_killed_in_mid_epoch_costs_no_row(
-    server: Server, cluster: Cluster, tree: ImageFolder, expected: Rows
-) -> None:
-    rows: Rows = []
-    with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-        for _number in range(2):
-            for batch in client:
-                rows += rows_of(batch)
-                if len(rows) == 90:
-                    os.kill(cluster.raylets.pop(), signal.SIGKILL)
-    assert rows == expected
-    assert server.status()["quarantined"] == {}
+def _a_raylet(_server: Server, cluster: Cluster) -> None:
+    os.kill(cluster.raylets.pop(), signal.SIGKILL)
     cluster.add()
-    wait_until(lambda: len(remote_workers(server)) == 2, 240, why=server.log)
 
 
-def test_an_actor_killed_at_its_work_costs_no_row(server: Server, tree: ImageFolder, expected: Rows) -> None:
-    rows: Rows = []
+def _all_actors(server: Server, _cluster: Cluster) -> None:
+    for worker in remote_workers(server):
+        os.kill(worker["pid"], signal.SIGKILL)
+
+
+def _the_bridge(server: Server, _cluster: Cluster) -> None:
+    os.kill(bridge_of(server), signal.SIGKILL)
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("kill", [_a_raylet, _all_actors, _the_bridge])
+def test_what_is_killed_in_mid_epoch_costs_no_row(
+    server: Server, cluster: Cluster, tree: ImageFolder, expected: Rows, kill: Callable[[Server, Cluster], None]
+) -> None:
     with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-        for _number in range(2):
-            for batch in client:
-                rows += rows_of(batch)
-                if len(rows) == 90:
-                    for worker in remote_workers(server):
-                        os.kill(worker["pid"], signal.SIGKILL)
-    assert rows == expected
+        assert rows_while(client, 90, lambda: kill(server, cluster)) == expected
     assert server.status()["quarantined"] == {}
-    wait_until(lambda: len(remote_workers(server)) == 2, 240, why=server.log)
+    # Until Ray says why an actor is gone, status shows it.
+    wait_until(lambda: sum(_lives(worker["pid"]) for worker in remote_workers(server)) == 2, 240, why=server.log)
 
 
-def test_a_killed_bridge_connects_again(server: Server, tree: ImageFolder, expected: Rows) -> None:
-    rows: Rows = []
-    with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-        rows += read(client, 3)
-        os.kill(bridge_of(server), signal.SIGKILL)
-        rows = read(client)
-    assert len(rows) == COUNT
-    wait_until(lambda: len(remote_workers(server)) == 2, 240, why=server.log)
+def test_doctor_measures_the_network(cluster: Cluster) -> None:
+    arguments = ("doctor", "--engine", "ray", "--address", cluster.address, "--seconds", "0.2", "--json")
+    done = cli(*arguments, **LOOPBACK)
+    found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
+    (network,) = [each for name, each in found.items() if name == f"network from {os.uname().nodename}"]
+    assert network["figures"]["bytes_per_s"] > 0, done
 
 
 def test_without_the_head_local_workers_carry_on(
     server: Server, cluster: Cluster, tree: ImageFolder, expected: Rows
 ) -> None:
     """It comes last: the cluster is of no use afterwards."""
-    rows: Rows = []
+
+    def kill() -> None:
+        for pid in (cluster.head, *cluster.raylets):
+            os.kill(pid, signal.SIGKILL)
+
     with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-        for _ in range(2):
-            for batch in client:
-                rows += rows_of(batch)
-                if len(rows) == 90:
-                    for pid in (cluster.head, *cluster.raylets):
-                        os.kill(pid, signal.SIGKILL)
-    assert rows == expected
+        assert rows_while(client, 90, kill) == expected
     wait_until(lambda: ray_engine(server)["state"] == "down", 240)
     assert ray_engine(server)["why"] != ""
 
 
-def test_a_place_that_a_machine_cannot_read_is_named(tree: ImageFolder) -> None:
-    """The raylets see an empty folder where the tree's parent is."""
+def test_a_place_that_a_machine_cannot_read_is_named(tree: ImageFolder, expected: Rows) -> None:
+    """The raylets see an empty folder where the tree's parent is: the local worker makes all rows."""
     hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(Path(tree.root).parent))
     if subprocess.run([*hide, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("this user may not mount")
     cluster = Cluster(1, *hide)
-    server = Server(workers=1, remote=1, arguments=["--address", cluster.address], env=LOOPBACK)
     try:
-        server.start()
-        with (
-            PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client,
-            pytest.raises(SourceUnavailable, match=f"{os.uname().nodename}, a remote worker's machine, cannot read"),
-        ):
-            read(client)
+        with Server(workers=1, remote=1, arguments=["--address", cluster.address], env=LOOPBACK) as server:
+            wait_until(lambda: remote_workers(server), 240, why=server.log)
+            with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+                assert read(client) + read(client) == expected
+                (worker,) = remote_workers(server)
+                (found,) = worker["cannot_read"]
+            assert f"{os.uname().nodename}, a remote worker's machine, cannot read" in found["why"]
     finally:
-        server.stop()
-        server.discard()
         cluster.close()

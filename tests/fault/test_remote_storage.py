@@ -31,14 +31,8 @@ def bucket() -> Iterator[ObjectStore]:
 def shared_server(bucket: ObjectStore) -> Iterator[Server]:
     """Its workers may read from the bucket, and wait 2 s for an object."""
     settings = {"sources.roots": [f"s3://{bucket.bucket}"], "sample_timeout_s": 4.0, "sandbox": "auto"}
-    server = Server(workers=2, settings=settings, env=bucket.environment)
-    try:
-        server.start()
-        server.baseline = server.settled()
+    with Server(workers=2, settings=settings, env=bucket.environment) as server:
         yield server
-    finally:
-        server.stop()
-        server.discard()
 
 
 @pytest.fixture
@@ -56,6 +50,7 @@ def test_workers_read_from_a_bucket_what_is_on_disk(
         there, OPS, fields="dict", batch_size=8, shuffle=True, runtime_dir=shared_server.runtime_dir
     ) as client:
         rows = read(client) + read(client)
+        assert client.dataset.classes == ["cats", "dogs"]  # which only the daemon could list
     assert rows == inline_rows(here, epochs=2, batch_size=8, shuffle=True)
 
 

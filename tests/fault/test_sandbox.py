@@ -9,9 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,19 +63,6 @@ def _whole_sandbox() -> None:
 
 
 @pytest.fixture
-def servers() -> Iterator[Callable[..., Server]]:
-    made: list[Server] = []
-
-    def make(**settings: Any) -> Server:
-        made.append(Server(2, settings=settings))
-        return made[-1].start()
-
-    yield make
-    for server in made:
-        server.stop()
-
-
-@pytest.fixture
 def secret(tmp_path: Path) -> Path:
     path = tmp_path / "elsewhere" / "secret"
     path.parent.mkdir()
@@ -84,22 +70,23 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def tried_in_a_worker(server: Callable[[], Server], tmp_path: Path, secret: Path, patch: Any) -> dict[str, str]:
-    """The outcome of all probes in a real worker, which then goes on with its task."""
+def taken_over(
+    new_server: Callable[..., Server], sandbox: str, tmp_path: Path, secret: Path
+) -> tuple[Server, dict[str, str]]:
+    """A daemon, and the outcome of all probes in one of its workers, which then goes on with its task."""
     spec = photo_tree(tmp_path / "data", N)
     inside = tmp_path / "data" / "notes"
     inside.write_text("beside the pictures")
     (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(
-        IN_A_WORKER.format(paths=sys.path, inside=str(inside), outside=str(secret))
-    )
-    patch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    running = server()
-    with PrepClient(spec, OPS, batch_size=N, runtime_dir=running.runtime_dir) as client:
+    script = IN_A_WORKER.format(paths=sys.path, inside=str(inside), outside=str(secret))
+    (tmp_path / "site/sitecustomize.py").write_text(script)
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(tmp_path / "site")])
+    server = new_server(settings={"sandbox": sandbox}, env={"PYTHONPATH": path})
+    with PrepClient(spec, OPS, batch_size=N, runtime_dir=server.runtime_dir) as client:
         assert len(next(iter(client))[0]) == N
-    found = re.search("^PROBED (.*)$", running.log(), re.MULTILINE)
-    assert found, running.log()
-    return dict(json.loads(found[1]))
+    found = re.search("^PROBED (.*)$", server.log(), re.MULTILINE)
+    assert found, server.log()
+    return server, dict(json.loads(found[1]))
 
 
 def same_rows(server: Server, spec: SourceSpec) -> None:
@@ -118,21 +105,26 @@ def linked_tree(root: Path, spec: ImageFolder) -> ImageFolder:
 
 
 def test_a_worker_that_is_taken_over_can_do_nothing(
-    servers: Callable[..., Server], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+    new_server: Callable[..., Server], tmp_path: Path, secret: Path
 ) -> None:
-    found = tried_in_a_worker(lambda: servers(sandbox="on"), tmp_path, secret, monkeypatch)
+    _, found = taken_over(new_server, "on", tmp_path, secret)
     assert found == {name: probes.expected(name) for name in found}
 
 
 def test_without_the_sandbox_the_same_tries_succeed(
-    servers: Callable[..., Server], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+    new_server: Callable[..., Server], tmp_path: Path, secret: Path
 ) -> None:
-    found = tried_in_a_worker(lambda: servers(sandbox="off"), tmp_path, secret, monkeypatch)
+    """Which is shown and warned of."""
+    server, found = taken_over(new_server, "off", tmp_path, secret)
     assert {found[name] for name in ("read outside", "unix socket", "fork", "signal the daemon")} == {"done"}
+    assert server.status()["sandbox"]["parts"] == "none"
+    assert "sandbox: off\n" in cli("status", "--runtime-dir", str(server.runtime_dir)).stdout
+    assert re.search('WARNING .*sandbox = "off"', server.log())
+    (pid, _) = server.workers()
+    assert "Seccomp:\t0\n" in Path(f"/proc/{pid}/status").read_text()
 
 
-def test_status_shows_the_sandbox_and_the_kernel_confirms_it(servers: Callable[..., Server]) -> None:
-    server = servers()
+def test_status_shows_the_sandbox_and_the_kernel_confirms_it(server: Server) -> None:
     found = server.status()["sandbox"]
     assert (found["mode"], found["missing"]) == ("auto", "")
     assert re.fullmatch(PARTS, found["parts"])
@@ -142,15 +134,6 @@ def test_status_shows_the_sandbox_and_the_kernel_confirms_it(servers: Callable[.
         said = Path(f"/proc/{pid}/status").read_text()
         assert "NoNewPrivs:\t1\n" in said
         assert "Seccomp:\t2\n" in said
-
-
-def test_off_is_shown_and_warned_of(servers: Callable[..., Server]) -> None:
-    server = servers(sandbox="off")
-    assert server.status()["sandbox"]["parts"] == "none"
-    assert "sandbox: off\n" in cli("status", "--runtime-dir", str(server.runtime_dir)).stdout
-    assert re.search('WARNING .*sandbox = "off"', server.log())
-    (pid, _) = server.workers()
-    assert "Seccomp:\t0\n" in Path(f"/proc/{pid}/status").read_text()
 
 
 # The kernel stacks 16 rulesets at most: in this process's children there is no more Landlock to be had.
@@ -184,7 +167,7 @@ def test_what_is_missing_is_said_and_refused_where_all_is_wanted(mode: str, tmp_
     assert ("sandbox has only seccomp, no_new_privs" in said) == (mode == "auto")
 
 
-def test_a_dataset_of_links_is_read_as_ever(servers: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_dataset_of_links_is_read_as_ever(server: Server, tmp_path: Path) -> None:
     real = photo_tree(tmp_path / "far" / "away", N)
     files = linked_tree(tmp_path / "files", real)
     (tmp_path / "folders").mkdir()
@@ -192,14 +175,12 @@ def test_a_dataset_of_links_is_read_as_ever(servers: Callable[..., Server], tmp_
         (tmp_path / "folders" / folder.name).symlink_to(folder)
     listed = tmp_path / "list.csv"
     listed.write_text("".join(f"{file},0\n" for file in sorted(Path(files.root).rglob("*.jpg"))))
-    server = servers(sandbox="on")
     for spec in (files, ImageFolder(str(tmp_path / "folders")), FileList(str(listed))):
         same_rows(server, spec)
 
 
-def test_a_second_dataset_replaces_the_workers_and_nothing_else(servers: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_second_dataset_replaces_the_workers_and_nothing_else(server: Server, tmp_path: Path) -> None:
     train, test = photo_tree(tmp_path / "train", 4 * N), photo_tree(tmp_path / "test", N)
-    server = servers()
     with PrepClient(train, OPS, fields="dict", batch_size=4, prefetch=8, runtime_dir=server.runtime_dir) as client:
         batches = iter(client)
         got = [row for _ in range(3) for row in rows_of(next(batches))]
@@ -215,8 +196,7 @@ def test_a_second_dataset_replaces_the_workers_and_nothing_else(servers: Callabl
     assert server.status()["quarantined"] == {}
 
 
-def test_a_folder_made_anew_under_its_old_name_is_read(servers: Callable[..., Server], tmp_path: Path) -> None:
-    server = servers()
+def test_a_folder_made_anew_under_its_old_name_is_read(server: Server, tmp_path: Path) -> None:
     spec = photo_tree(tmp_path / "data", 2 * N)
     with PrepClient(spec, OPS, fields="dict", batch_size=4, prefetch=8, runtime_dir=server.runtime_dir) as client:
         batches = iter(client)
@@ -230,11 +210,8 @@ def test_a_folder_made_anew_under_its_old_name_is_read(servers: Callable[..., Se
     same_rows(server, spec)
 
 
-def test_a_link_redirected_since_its_listing_is_named(
-    servers: Callable[..., Server], tmp_path: Path, secret: Path
-) -> None:
+def test_a_link_redirected_since_its_listing_is_named(server: Server, tmp_path: Path, secret: Path) -> None:
     spec = photo_tree(tmp_path / "data", N)
-    server = servers()
     with PrepClient(
         spec, OPS, fields="dict", batch_size=4, prefetch=8, on_error="mask", runtime_dir=server.runtime_dir
     ) as client:
@@ -284,11 +261,10 @@ def test_an_indexer_can_write_its_cache_and_nothing_else(tmp_path: Path) -> None
     assert python(AS_AN_INDEXER, str(cache), str(other)) == "refused\n" * 4
 
 
-def test_a_list_that_leads_to_the_root_is_not_silent(servers: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_list_that_leads_to_the_root_is_not_silent(server: Server, tmp_path: Path) -> None:
     photo_tree(tmp_path / "data", 2)
     listed = tmp_path / "list.csv"
     listed.write_text("data/cats/0000.jpg,0\n/no_such_file.jpg,0\n")
-    server = servers()
     with PrepClient(
         FileList(str(listed)), OPS, batch_size=2, on_error="mask", runtime_dir=server.runtime_dir
     ) as client:

@@ -31,14 +31,8 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shared_server(faults: Path) -> Iterator[Server]:
     """A daemon with faults."""
-    server = Server(workers=1, env={"FAULTS": str(faults)}, program=[faulty_daemon.__file__])
-    try:
-        server.start()
-        server.baseline = server.settled()
+    with Server(workers=1, env={"FAULTS": str(faults)}, program=[faulty_daemon.__file__]) as server:
         yield server
-    finally:
-        server.stop()
-        server.discard()
 
 
 @pytest.fixture

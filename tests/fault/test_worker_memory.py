@@ -10,14 +10,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from prepclient import Parquet, PrepClient, RandomCrop
+from prepclient import ImageFolder, InvalidSpec, Parquet, PrepClient, RandomCrop
 from prepclient.errors import BadSampleError
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.server import Server
 from tests.support.tiny_images import jpeg, photo_tree
 
 pytestmark = pytest.mark.fault
+
+
+def test_a_job_ends_if_an_image_takes_more_than_a_worker_has(new_server: Callable[..., Server], tmp_path: Path) -> None:
+    """The worker holds the image when it fails, and must be able to say so."""
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (5000, 5000)).save(tmp_path / "a" / "0.png")
+    server = new_server(workers=1, settings={"worker_memory": "160M"})
+    with (
+        PrepClient(ImageFolder(tmp_path), [RandomCrop(16)], batch_size=1, runtime_dir=server.runtime_dir) as client,
+        pytest.raises(InvalidSpec, match=r"at a/0\.png: MemoryError: \(worker_memory in the configuration limits"),
+    ):
+        list(client)
+    assert [worker["restarts"] for worker in server.status()["workers"]] == [0]
 
 
 def test_what_no_worker_can_hold_is_its_samples_verdict(new_server: Callable[..., Server], tmp_path: Path) -> None:

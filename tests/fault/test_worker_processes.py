@@ -19,12 +19,10 @@ from prepserver.pipeline.sources import SyntheticImages
 from prepserver.protocol.work import (
     AddLane,
     AddStream,
-    BuildIndex,
     DropLane,
     Fill,
     Filled,
-    Indexed,
-    IndexFailed,
+    Prepare,
 )
 from prepserver.source import build_index
 from prepserver.worker.channel import ChannelClosed
@@ -43,7 +41,10 @@ class Pool:
     """A zygote with the events that it has had."""
 
     def __init__(self) -> None:
-        self.zygote = Zygote(nice=0)
+        self.zygote = Zygote(Prepare(nice=0))
+        self.start()
+
+    def start(self) -> None:
         self.zygote.start()
         self.zygote.wait_ready(PATIENCE_S)
         self.events: list[Event] = []
@@ -93,13 +94,23 @@ class Pool:
         return message
 
 
-@pytest.fixture
-def pool() -> Iterator[Pool]:
+@pytest.fixture(scope="module")
+def shared_pool() -> Iterator[Pool]:
+    """One for all tests, because a zygote imports torch."""
     pool = Pool()
     yield pool
-    children = pool.zygote.children
     assert pool.zygote.close()
-    assert all(child.pidfd is None for child in children)
+
+
+@pytest.fixture
+def pool(shared_pool: Pool) -> Iterator[Pool]:
+    """It has no children before and after each test."""
+    yield shared_pool
+    for child in tuple(shared_pool.zygote._by_ticket.values()):
+        child.kill()
+        shared_pool.event(ChildExited, child)
+        child.close()
+    shared_pool.events.clear()
 
 
 class Work:
@@ -175,23 +186,6 @@ def test_a_worker_process_fills_the_same_bytes_as_this_process(pool: Pool, work:
     assert child.page.read().rows == ROWS
 
 
-def test_two_workers_share_a_run_of_positions_without_a_trace(pool: Pool, work: Work) -> None:
-    children = [pool.child(number=n) for n in range(2)]
-    for child in children:
-        work.give(child)
-    for task, start in enumerate(range(0, ROWS, 4)):
-        children[task % 2].send(Fill(task, 0, [0], start, 4))
-    answers: list[Any] = []
-
-    def all_there() -> bool:
-        for child in children:
-            answers.extend(child.messages())
-        return len(answers) == ROWS // 4
-
-    pool.until(all_there, *children)
-    assert work.lane.rows(0, ROWS) == work.expected()
-
-
 def test_a_killed_worker_is_seen_and_its_page_says_its_work(pool: Pool, tmp_path: Path) -> None:
     child = pool.child()
     lane = endless_work(child, tmp_path)
@@ -208,24 +202,12 @@ def test_a_killed_worker_is_seen_and_its_page_says_its_work(pool: Pool, tmp_path
         pool.until(lambda: list(child.messages()) and False, child)
     child.kill()  # its pidfd still means this very process, so nobody is hit
     child.close()
-    assert pool.zygote.children == []
+    assert not pool.zygote._by_ticket
     os.close(lane.fd)
 
 
-def test_a_worker_in_a_dead_ones_place_does_its_tasks_again(pool: Pool, work: Work) -> None:
-    first = pool.child(number=3)
-    first.kill()
-    pool.event(ChildExited, first)
-    first.close()
-    second = pool.child(number=3)
-    work.give(second)
-    second.send(Fill(1, 0, [0], 0, ROWS))
-    assert isinstance(pool.answer(second), Filled)
-    assert work.lane.rows(0, ROWS) == work.expected()
-
-
 def test_what_is_sent_before_a_worker_runs_is_not_lost(work: Work) -> None:
-    zygote = Zygote(nice=0)
+    zygote = Zygote(Prepare(nice=0))
     zygote.start()  # not up yet
     child = zygote.spawn("worker", 0)
     work.give(child)
@@ -295,9 +277,7 @@ def test_a_killed_zygote_takes_its_workers_and_another_can_start(pool: Pool, tmp
         assert child.pidfd is not None
         assert ends(child.pidfd)
         child.close()
-    pool.events.clear()
-    pool.zygote.start()
-    pool.zygote.wait_ready(PATIENCE_S)
+    pool.start()
     assert pool.child().pid is not None
     os.close(lane.fd)
 
@@ -306,7 +286,8 @@ def test_a_killed_daemon_leaves_no_process() -> None:
     script = (
         "import time\n"
         "from prepserver.worker.launch import Zygote\n"
-        "zygote = Zygote(nice=0)\n"
+        "from prepserver.protocol.work import Prepare\n"
+        "zygote = Zygote(Prepare(nice=0))\n"
         "zygote.start()\n"
         "children = [zygote.spawn('worker', n) for n in range(2)]\n"
         "while not all(child.pid for child in children):\n"
@@ -322,8 +303,9 @@ def test_a_killed_daemon_leaves_no_process_stopped_when_named() -> None:
     """A process that is stopped as soon as the daemon has named it ends with the daemon, too."""
     script = (
         "import os, signal, time\n"
-        "from prepserver.worker.launch import ChildSpawned, Zygote\n"
-        "zygote = Zygote(nice=0)\n"
+        "from prepserver.worker.launch import Zygote\n"
+        "from prepserver.protocol.work import Prepare\n"
+        "zygote = Zygote(Prepare(nice=0))\n"
         "zygote.start()\n"
         "zygote.wait_ready()\n"
         "pids = []\n"
@@ -357,23 +339,6 @@ def test_closing_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
     assert unheard.fileno() == -1
     os.close(lane.fd)
     assert set(os.listdir("/proc/self/fd")) == before
-
-
-def test_an_indexer_scans_answers_and_ends(pool: Pool, tmp_path: Path) -> None:
-    spec = photo_tree(tmp_path / "data", 6)
-    child = pool.child("indexer")
-    child.send(BuildIndex(spec.to_wire(), str(tmp_path / "cache")))
-    said: list[Any] = []
-
-    def hears_the_end() -> bool:
-        with contextlib.suppress(ChannelClosed):
-            said.extend(child.messages())
-        return any(isinstance(m, Indexed | IndexFailed) for m in said)
-
-    pool.until(hears_the_end, child)
-    assert said[-1].samples == 6
-    assert pool.event(ChildExited, child).status == 0
-    child.close()
 
 
 def test_a_zygote_that_is_closed_while_it_starts_is_gone() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from prepserver.pack.transcode import KERNEL, Transcoder, transcode
+from prepserver.pack.transcode import Transcoder, transcode
 from prepserver.pipeline.ops import CenterCrop, Decode, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import MAGIC, BrokenRecordError, IndexedScan, read_record
@@ -136,7 +136,7 @@ def _rewrite(data: bytes) -> None:
     header = read_header(data)
     if header is None or header.height * header.width > MAX_PIXELS:
         return
-    done = transcode(0, data, Transcoder(KERNEL))
+    done = transcode(0, data, Transcoder(True))
     if done.how == "lossless":
         before, after = (_by_pillow(each) for each in (data, bytes(read_record(done.record)[2])))
         if before is not None and (after is None or not np.array_equal(before, after)):
@@ -219,7 +219,7 @@ def _part(sample: bytes | IndexedScan, box: Box, scale: int) -> Answer:
 
 def _row_in_company(sample: bytes | IndexedScan, makers: list[RowMaker]) -> Answer:
     """The first one's; each is to be what it is alone."""
-    rows = [np.zeros(maker.row.shape, maker.row.dtype) for maker in makers]
+    rows = [np.zeros(maker.fields[0].shape, maker.fields[0].dtype) for maker in makers]
     failures: Mapping[int, str] = {}
     try:
         make_rows(sample, SampleKey(1, 2, 3), list(zip(makers, rows, strict=True)))
@@ -234,7 +234,7 @@ def _row_in_company(sample: bytes | IndexedScan, makers: list[RowMaker]) -> Answ
 
 
 def _row(sample: bytes | IndexedScan, maker: RowMaker) -> Answer:
-    out = np.zeros(maker.row.shape, maker.row.dtype)
+    out = np.zeros(maker.fields[0].shape, maker.fields[0].dtype)
     make_rows(sample, SampleKey(1, 2, 3), [(maker, out)])
     return _pixels(out)
 

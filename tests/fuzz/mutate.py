@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from prepserver.protocol.packed import MAGIC, BrokenRecordError, indexed_record, read_record
+from prepserver.protocol.packed import MAGIC, BrokenRecordError, pack_record, read_record
 from prepserver.transform.segments import record_of
 from tests.fuzz.jpegs import broken_codes, exif, huffman, jpeg, quantisation, record, segment
 
@@ -96,7 +96,7 @@ def _changed_record(rng: Random, data: bytes, other: bytes) -> bytes:
             lengths[rng.choice((0, -1))] += len(jpeg_bytes) - len(image)
     try:
         head = dataclasses.replace(head, image_bytes=len(jpeg_bytes), image_crc=zlib.crc32(jpeg_bytes))
-        return indexed_record(head, lengths.clip(0, 65535).astype("<u2").tobytes(), jpeg_bytes)
+        return pack_record(head, lengths.clip(0, 65535).astype("<u2").tobytes(), jpeg_bytes)
     except struct.error:  # no room for such a number
         return data
 

@@ -62,8 +62,8 @@ def test_a_ring_that_wraps_many_times_brings_the_daemons_rows(kind: str, lend: b
 
 
 @KINDS
-def test_a_job_that_moves_to_another_ring_loses_nothing(kind: str, new_server: Callable[..., Server]) -> None:
-    server, expected = new_server(), inline_rows(SOURCE, **SPEC)
+def test_a_job_that_moves_to_another_ring_loses_nothing(kind: str, server: Server) -> None:
+    expected = inline_rows(SOURCE, **SPEC)
     with (
         client(kind, server, job="slow", joining=Joining(lag="detach")) as slow,
         client(kind, server, job="quick") as quick,
@@ -91,13 +91,11 @@ def test_a_job_that_is_killed_leaves_its_rows_to_the_others(
 
 
 @KINDS
-def test_a_killed_and_restarted_daemon_goes_on_with_equal_rows(kind: str, new_server: Callable[..., Server]) -> None:
-    server = new_server()
+def test_a_killed_and_restarted_daemon_goes_on_with_equal_rows(kind: str, server: Server) -> None:
     with client(kind, server) as job:
         batches = iter(job)
         got = rows(job, batches, 4)
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         server.start()
         assert got + rows(job, batches) == inline_rows(SOURCE, **SPEC)
 

@@ -68,22 +68,6 @@ def test_an_asynchronous_copy_from_locked_rows_has_their_bytes(segment: Segment,
     pin.close()
 
 
-def test_chunks_are_locked_one_by_one_and_each_can_be_copied(segment: Segment, device: torch.device) -> None:
-    want = numbered(segment.nbytes)
-    segment.bytes.copy_(want)
-    cuts = [8 << 20, 16 << 20, 24 << 20]
-    pin = HostPin(segment.address, segment.nbytes, open_driver(device), cuts=cuts)
-    pin.start()
-    assert pin.wait(), pin.reason
-    for begin in (0, *cuts):
-        part = slice(begin, begin + (8 << 20))
-        got = torch.empty_like(segment.bytes[part], device=device)
-        got.copy_(segment.bytes[part], non_blocking=True)
-        assert torch.equal(got.cpu(), want[part])
-    pin.close()
-    assert not segment.bytes.is_pinned()
-
-
 def test_memory_that_somebody_else_has_locked_stays_theirs(segment: Segment, device: torch.device) -> None:
     first, second = pinned(segment, device), HostPin(segment.address, segment.nbytes, open_driver(device))
     second.start()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import ColorJitter, CutMix, MixUp, RandomErasing
+from prepclient import ColorJitter, CutMix, MixUp, RandAugment, RandomErasing
 from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import DeviceUnavailable, cuda_device
 from prepclient.finish import Finish, Finisher, drawing_of
@@ -165,7 +165,7 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
 
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(device: torch.device, is_fused: bool) -> None:
-    ops = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
+    ops = [RandAugment(), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
     finish = Finish(normalize=(MEAN, STD), dtype=torch.float16, ops=ops, compile=is_fused)
     drawing = drawing_of(3, [LOOK], finish)
     assert drawing is not None
@@ -183,7 +183,10 @@ def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(device: torch.device, is
 
 @pytest.mark.parametrize("is_fused", [None, False])
 def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch.device, is_fused: bool | None) -> None:
-    n, finish = 33, Finish(ops=[RandomErasing(1, value=0), MixUp(1000)], dtype=torch.float32, compile=is_fused)
+    n, finish = (
+        33,
+        Finish(ops=[RandAugment(), RandomErasing(1, value=0), MixUp(1000)], dtype=torch.float32, compile=is_fused),
+    )
     pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
     pin.start()
     rows = segment.bytes[: n * LOOK.nbytes].view(n, *SHAPE).random_(0, 256)

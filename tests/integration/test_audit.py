@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +147,12 @@ def test_training_and_validation_of_one_name_are_two_trainings(server: Server) -
     assert epochs(audit(server, "both")) == [("yes", 200), ("yes", 200), ("yes", 50), ("yes", 50)]
 
 
-def test_a_job_that_outlives_killed_daemons_has_each_sample_once(new_server: NewServer, client_process: Start) -> None:
-    server = new_server(workers=2)
+def test_a_job_that_outlives_killed_daemons_has_each_sample_once(server: Server, client_process: Start) -> None:
     # so few rows ahead that it cannot live on what a dead daemon has left in its ring
     client = client_process(server, SOURCE, job="through", prefetch=32, **SPEC)
     rows = client.read(4)
     for _ in range(2):
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         server.start()
         rows += client.read(3)
     rows += client.read()
@@ -166,52 +164,74 @@ def test_a_job_that_outlives_killed_daemons_has_each_sample_once(new_server: New
     assert verdict["trainings"][0]["attachments"] == 3
 
 
-def leg(server: Server, state: dict[str, Any] | None, batches: int | None, shards: int, index: int = 0) -> Any:
-    """One of the job's runs, up to a checkpoint: it goes on from `state` and takes `batches`, None for all."""
-    with PrepClient(
-        SOURCE, OPS, job="legs", fields="dict", runtime_dir=server.runtime_dir,
-        sharding=Sharding(num_shards=shards, shard_index=index),
-        **SPEC,
-    ) as client:  # fmt: skip
-        if state is not None:
-            client.load_state_dict(state)
-        rows = read(client, batches)
-        return client.state_dict(), [index for index, _ in rows]
+class Legs:
+    """Runs of one job."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+
+    def __call__(
+        self, server: Server, state: dict[str, Any] | None, batches: int | None, shards: int, index: int = 0
+    ) -> Any:
+        """One run, up to a checkpoint: it goes on from `state` and takes `batches`, None for all."""
+        with PrepClient(
+            SOURCE, OPS, job=self.job, fields="dict", runtime_dir=server.runtime_dir,
+            sharding=Sharding(num_shards=shards, shard_index=index),
+            **SPEC,
+        ) as client:  # fmt: skip
+            if state is not None:
+                client.load_state_dict(state)
+            rows = read(client, batches)
+            return client.state_dict(), [index for index, _ in rows]
+
+    def counted(self, server: Server, *keys: str) -> list[tuple[Any, ...]]:
+        """What the audit says of each epoch of the one training, which is no failure."""
+        settled(server)
+        (training,) = audit(server, self.job)["trainings"]
+        return [tuple(epoch[key] for key in ("verdict", *keys)) for epoch in training["epochs"]]
 
 
-def counted(server: Server, *keys: str) -> list[tuple[Any, ...]]:
-    """What the audit says of each epoch of the one training, which is no failure."""
-    settled(server)
-    (training,) = audit(server, "legs")["trainings"]
-    return [tuple(epoch[key] for key in ("verdict", *keys)) for epoch in training["epochs"]]
+@pytest.fixture
+def leg(request: pytest.FixtureRequest) -> Legs:
+    return Legs(request.node.name)
+
+
+@pytest.fixture(scope="module")
+def other_machine() -> Iterator[Server]:
+    with Server(workers=1) as server:
+        yield server
 
 
 @pytest.mark.parametrize("shards", [2, 3])
-def test_each_machine_proves_its_part_of_an_epoch_cut_in_shards(new_server: NewServer, shards: int) -> None:
+def test_each_machine_proves_its_part_of_an_epoch_cut_in_shards(
+    server: Server, other_machine: Server, leg: Legs, shards: int
+) -> None:
     """Two machines: the first began alone, and of three shards no log is here of the last one."""
-    machines = [new_server(workers=1) for _ in range(2)]
+    machines = [server, other_machine]
     state, rows = leg(machines[0], None, 6, 1)
     for index, machine in enumerate(machines):
         more = leg(machine, state, None, shards, index)[1]
         rows += more
         own = len(more)
         if index == 0:
-            assert counted(machine, "once", "elsewhere", "outside") == [("yes", 96 + own, 104 - own, 0)]
+            assert leg.counted(machine, "once", "elsewhere", "outside") == [("yes", 96 + own, 104 - own, 0)]
         else:
-            assert counted(machine, "samples", "once", "outside") == [
+            assert leg.counted(machine, "samples", "once", "outside") == [
                 ("in part", own + 96 // shards, own, 96 // shards)
             ]
     assert len(set(rows)) == len(rows) == (200 if shards == 2 else 96 + 35 + 35)
-    text = cli("audit", "legs", *where(machines[0])).stdout
+    text = cli("audit", leg.job, *where(machines[0])).stdout
     assert f"all, shard 0 of {shards} of 200 samples" in text
     assert text.endswith("verdict: exactly once\n")
-    text = cli("audit", "legs", *where(machines[1])).stdout
+    text = cli("audit", leg.job, *where(machines[1])).stdout
     assert f"{96 // shards} taken outside of this log, according to a checkpoint" in text
     assert text.endswith("verdict: exactly once, as far as this log goes\n")
 
 
-def test_an_epoch_that_changes_its_shards_repeatedly_is_proven(new_server: NewServer) -> None:
-    here, there = new_server(workers=1), new_server(workers=1)
+def test_an_epoch_that_changes_its_shards_repeatedly_is_proven(
+    server: Server, other_machine: Server, leg: Legs
+) -> None:
+    here, there = server, other_machine
     halves = [leg(machine, None, 2, 2, index) for index, machine in enumerate((here, there))]
     rows = [row for _, taken in halves for row in taken]
     state, more = leg(here, halves[0][0], 2, 1)  # to 96 of all
@@ -221,27 +241,27 @@ def test_an_epoch_that_changes_its_shards_repeatedly_is_proven(new_server: NewSe
     # machines change places, and do not notice; then the first has all, to the end of the next epoch
     rows += leg(here, thirds[0][0], None, 2, 1)[1] + leg(there, thirds[0][0], None, 2, 0)[1]
     assert sorted(rows) == list(range(200))
-    assert counted(here, "once", "elsewhere", "outside") == [("yes", 32 + 32 + 16 + 28, 92, 0)]
-    assert counted(there, "once", "elsewhere", "outside") == [("in part", 32 + 32 + 28, 32 + 16 + 28, 32)]
+    assert leg.counted(here, "once", "elsewhere", "outside") == [("yes", 32 + 32 + 16 + 28, 92, 0)]
+    assert leg.counted(there, "once", "elsewhere", "outside") == [("in part", 32 + 32 + 28, 32 + 16 + 28, 32)]
     state = {**state, "epoch": 1, "epoch_start": 200, "position": 200}
     leg(here, state, None, 1)
-    assert counted(here, "once", "elsewhere") == [("yes", 108, 92), ("yes", 200, 0)]
+    assert leg.counted(here, "once", "elsewhere") == [("yes", 108, 92), ("yes", 200, 0)]
 
 
-def test_a_checkpoint_of_other_shards_has_the_last_word(server: Server) -> None:
+def test_a_checkpoint_of_other_shards_has_the_last_word(server: Server, leg: Legs) -> None:
     """All on one machine, which holds the whole proof."""
     state, _ = leg(server, None, 4, 1)
     leg(server, state, None, 1)
     for index in range(2):
         leg(server, state, 1, 2, index)
-    assert counted(server, "once", "untaken", "again") == [("so far", 96, 104, 136)]
+    assert leg.counted(server, "once", "untaken", "again") == [("so far", 96, 104, 136)]
     for index in range(2):
         leg(server, state, None, 2, index)
-    assert counted(server, "once", "again") == [("yes", 200, 136 + 32)]
+    assert leg.counted(server, "once", "again") == [("yes", 200, 136 + 32)]
     state = {**state, "position": 72}  # nobody saved this: eight samples of a batch would come twice
     leg(server, state, None, 1)
     settled(server)
-    assert cli("audit", "legs", "--json", *where(server)).returncode == exits.FAILED
+    assert cli("audit", leg.job, "--json", *where(server)).returncode == exits.FAILED
 
 
 def test_a_log_that_was_tampered_with_is_found(server: Server) -> None:
@@ -347,15 +367,15 @@ def test_replay_makes_each_view_again_or_all_of_them(server: Server, tmp_path: P
         assert (done.returncode, f"--view {wrong}: the job has 2 of each sample" in done.stderr) == (exits.FAILED, True)
 
 
-def test_replay_of_floats_is_the_row_as_npy_and_a_picture_as_png(new_server: NewServer, tmp_path: Path) -> None:
-    server = new_server(workers=1)
+def test_replay_of_floats_is_the_row_as_npy_and_a_picture_as_png(server: Server, tmp_path: Path) -> None:
+    """Without a daemon the log is still there."""
     ops = (RandomResizedCrop(24), ToDtype("float32", scale=True), Normalize([0.5, 0.4, 0.3], [0.2, 0.2, 0.2]))
     plain = (RandomResizedCrop(24),)
     with PrepClient(SOURCE, ops, job="f", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
         row = next(iter(client))["image"][1].clone()
     with PrepClient(SOURCE, plain, fields="dict", inline=True, **SPEC) as client:
         seen = next(iter(client))["image"][1].permute(1, 2, 0).numpy()
-    server.stop()  # the log is there without a daemon
+    wait_left(server, "f", 1)
     place = ("--job", "f", "--batch", "0", "--row", "1", "--cache-dir", str(server.home / "cache"))
     for name in ("x.npy", "x.png"):
         done = cli("replay", *place, "-o", str(tmp_path / name))
@@ -386,10 +406,10 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     rows = client.read()
     client.ask("close")
     assert [index for index, _ in rows] == [12 if k == 11 else k for k in range(40)]
-    done = cli("status", "--quarantine", "--json", *where(server))
+    done = cli("quarantine", "--json", *where(server))
     (entry,) = json.loads(done.stdout)
     assert (entry["index"], entry["reason"], entry["dataset"]) == (11, "workers crashed on it", tree.root)
-    shown = cli("status", "--quarantine", *where(server), COLUMNS="300").stdout
+    shown = cli("quarantine", *where(server), COLUMNS="300").stdout
     assert "workers crashed on it" in shown
 
     assert cli("quarantine", "--clear", "nothing", *where(server)).returncode == exits.FAILED
@@ -401,9 +421,8 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     client.ask("close")
 
 
-def test_a_jobs_last_word_finds_room_with_a_slow_daemon(new_server: NewServer) -> None:
+def test_a_jobs_last_word_finds_room_with_a_slow_daemon(server: Server) -> None:
     """A ring of 512 batches is given back while the daemon stands still, more than a connection takes."""
-    server = new_server(workers=1)
     spec: dict[str, Any] = {"batch_size": 1, "zero_copy": True, "job": "talks"}
     with PrepClient(SyntheticImages(2000, size=(40, 40)), OPS, runtime_dir=server.runtime_dir, **spec) as client:
         batches = iter(client)

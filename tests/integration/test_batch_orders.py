@@ -14,7 +14,6 @@ from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -22,11 +21,6 @@ pytestmark = pytest.mark.integration
 COUNT = 605
 CROSSING = "shuffle-repeat-batch"
 WHOLE = "batch-shuffle-repeat"
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
 
 
 def open_client(server: Server, tree: ImageFolder, **arguments: Any) -> PrepClient:

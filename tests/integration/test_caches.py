@@ -39,12 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def caching(folder: Path) -> Iterator[Server]:
-    server = Server(workers=2, arguments=["--cache-memory", "64M", "--cache-folder", str(folder)])
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-        server.discard()
+    with Server(workers=2, arguments=["--cache-memory", "64M", "--cache-folder", str(folder)]) as server:
+        yield server
 
 
 def rows(server: Server, source: ImageFolder, ops: list[Op], epochs: int = 2, **more: Any) -> Rows:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
 
-import prepserver
 from prepserver.demo.phase import JobFigures, PhaseFigures
 from prepserver.demo.show import print_result, result_rows
-from tests.support.waiting import PATIENCE_S
+from tests.support import leaks
+from tests.support.server import environment
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
-
-_ROOT = Path(prepserver.__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -37,53 +32,28 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """For temporary files of the demo: a short path, because it holds sockets."""
-    with tempfile.TemporaryDirectory(prefix="psd-", dir="/tmp") as name:
-        yield Path(name)
-
-
-def demo(scratch: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def demo(short_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prepserver.cli", "demo", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "prepserver.cli", "demo", *arguments],
-        env=environment(scratch), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False,
-    )  # fmt: skip
+        command, env=marked(short_path), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
 
 
-def environment(scratch: Path) -> dict[str, str]:
-    """Of a run whose temporary files all lie in `scratch`."""
-    paths = (str(_ROOT), os.environ.get("PYTHONPATH", ""))
-    return {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+def marked(short_path: Path) -> dict[str, str]:
+    """The environment of a run whose temporary files all lie in `short_path`."""
+    return environment(TMPDIR=str(short_path), **{leaks.MARK: short_path.name})
 
 
-def processes_of(scratch: Path) -> list[int]:
-    """Processes that were started with `scratch` as their place for temporary files."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and entry.name != str(os.getpid()):
-            try:
-                environ = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if f"TMPDIR={scratch}\0".encode() in environ:
-                found.append(int(entry.name))
-    return found
+def assert_nothing_left(short_path: Path) -> None:
+    wait_until(lambda: not leaks.marked(short_path.name), why=lambda: leaks.marked(short_path.name))
+    assert not any(path.name.startswith("prepserver-demo-") for path in short_path.iterdir())
 
 
-def wait_until_none(scratch: Path) -> list[int]:
-    """What is left of the processes when they had some time to end."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while (left := processes_of(scratch)) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    return left
-
-
-def test_it_measures_both_phases_and_leaves_nothing(photos: Path, scratch: Path) -> None:
-    done = demo(scratch, "--data", str(photos), "--jobs", "2", "--workers", "1", "--json")
+def test_it_measures_both_phases_and_leaves_nothing(photos: Path, short_path: Path) -> None:
+    done = demo(short_path, "--data", str(photos), "--jobs", "2", "--workers", "1", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["plan"] == {"jobs": 2, "workers": 1, "own_workers": 1, "epochs": 1}
+    assert found["plan"] == {"jobs": 2, "workers": 1, "own_workers": 1}
     for phase in ("shared", "own"):
         assert len(found[phase]["jobs"]) == 2
         for job in found[phase]["jobs"]:
@@ -95,47 +65,30 @@ def test_it_measures_both_phases_and_leaves_nothing(photos: Path, scratch: Path)
     assert found["own"]["sharing_factor"] == 1
     assert "1 of 2" in done.stderr
     assert "2 of 2" in done.stderr
-    assert wait_until_none(scratch) == []
-    assert not any(p.name.startswith("prepserver-demo-") for p in scratch.iterdir())
+    assert_nothing_left(short_path)
 
 
-def test_a_damaged_file_is_told_in_one_sentence(photos: Path, scratch: Path) -> None:
+def test_a_damaged_file_is_told_in_one_sentence(photos: Path, short_path: Path) -> None:
     damaged = photos / "class0" / "42.jpg"
     damaged.write_bytes(b"no image")
-    done = demo(scratch, "--data", str(photos), "--jobs", "1", "--workers", "1")
+    done = demo(short_path, "--data", str(photos), "--jobs", "1", "--workers", "1")
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "class0/42.jpg" in line]
     assert line.startswith("prepserver demo: ")
     assert "Traceback" not in done.stderr
-    assert processes_of(scratch) == []
+    assert_nothing_left(short_path)
 
 
-def test_a_folder_that_is_not_there_is_named(scratch: Path) -> None:
-    done = demo(scratch, "--data", str(scratch / "nowhere"))
-    assert done.returncode == 1
-    assert str(scratch / "nowhere") in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("arguments", [("--jobs", "0"), ("--workers", "many"), ("--epochs", "0")])
-def test_an_impossible_argument_is_named(arguments: tuple[str, str], scratch: Path) -> None:
-    done = demo(scratch, *arguments)
-    assert done.returncode == 2
-    assert arguments[0].lstrip("-") in done.stderr
-    assert arguments[1] in done.stderr
-
-
-def test_ended_in_the_middle_it_leaves_nothing(photos: Path, scratch: Path) -> None:
+def test_ended_in_the_middle_it_leaves_nothing(photos: Path, short_path: Path) -> None:
     command = [sys.executable, "-m", "prepserver.cli", "demo", "--data", str(photos), "--jobs", "1", "--workers", "1"]
-    with subprocess.Popen(command, env=environment(scratch), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=marked(short_path), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         # the daemon runs when the first phase is announced
         assert any("1 of 2" in line for line in process.stderr)
         process.terminate()
         process.stderr.read()
-        assert process.wait(30) == 130
-    assert wait_until_none(scratch) == []
-    assert not any(p.name.startswith("prepserver-demo-") for p in scratch.iterdir())
+        assert process.wait(PATIENCE_S) == 130
+    assert_nothing_left(short_path)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 
 from prepserver.cli import exits
 from prepserver.config import load_settings
-from prepserver.daemon.activation import ATTACH_NAME
 from prepserver.daemon.server import KILL_S
+from prepserver.daemon.systemd import ATTACH_NAME
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.places import SYSTEM_RUNTIME_DIR
 
@@ -179,7 +179,7 @@ def test_the_runbook_names_every_file_and_exit_code() -> None:
     text = (DEPLOY / "README.md").read_text()
     for path in DEPLOY.iterdir():
         assert path.name == "README.md" or f"`{path.name}`" in text, path.name
-    text = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    text = (DEPLOY.parent / "docs" / "command-line.md").read_text()
     for name, code in vars(exits).items():
         if isinstance(code, int):
             assert f"| {code} |" in text, name

@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import ColorJitter, CutMix, MixUp, PrepClient, RandomChoice, RandomErasing, SyntheticImages
+from prepclient import ColorJitter, CutMix, MixUp, PrepClient, RandAugment, RandomChoice, RandomErasing, SyntheticImages
 from tests.support.clients import OPS
 from tests.support.server import Server
 
 pytestmark = pytest.mark.integration
 
 SPEC: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 4, "fields": "dict", "normalize": ((0.5,), (0.2,))}
-MIXED: list[Any] = [ColorJitter(0.4, 0.4), RandomErasing(0.5), RandomChoice([MixUp(1000), CutMix(1000)], [1, 2])]
+MIXED: list[Any] = [
+    RandAugment(),
+    ColorJitter(0.4, 0.4),
+    RandomErasing(0.5),
+    RandomChoice([MixUp(1000), CutMix(1000)], [1, 2]),
+]
 LISTS: list[list[Any]] = [MIXED, [RandomErasing(1.0)], []]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,10 +43,9 @@ def expected() -> list[list[tuple[int, str]]]:
 
 @pytest.mark.parametrize("lag", ["detach", "auto"])
 def test_a_job_that_stops_reading_is_detached_and_loses_nothing(
-    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]], lag: str
+    server: Server, expected: list[list[tuple[int, str]]], lag: str
 ) -> None:
     """The one that reads gets all its epoch while the other holds its rows; then that one gets all of its own."""
-    server = new_server()
     with client(server, "slow", lag=lag) as slow, client(server, "quick", lag=lag) as quick:
         slow_batches, quick_batches = iter(slow), iter(quick)
         got_slow = rows_of(next(slow_batches))
@@ -61,10 +59,9 @@ def test_a_job_that_stops_reading_is_detached_and_loses_nothing(
 
 
 def test_a_lent_batch_stays_as_it_was_while_the_others_go_on(
-    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
+    server: Server, expected: list[list[tuple[int, str]]]
 ) -> None:
     """Memory that a job still looks at is not refilled, however far the others have got."""
-    server = new_server()
     with client(server, "looks", zero_copy=True, lag="detach") as looks, client(server, "reads", lag="detach") as reads:
         looking, reading = iter(looks), iter(reads)
         lent = next(looking)
@@ -75,9 +72,8 @@ def test_a_lent_batch_stays_as_it_was_while_the_others_go_on(
 
 
 def test_all_views_of_a_job_that_is_left_behind_move_with_it(
-    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
+    server: Server, expected: list[list[tuple[int, str]]]
 ) -> None:
-    server = new_server()
     with client(None, "reference", views=2) as reference:
         pairs = epoch(reference)
     with (
@@ -98,9 +94,8 @@ def test_all_views_of_a_job_that_is_left_behind_move_with_it(
         assert epoch(one) == expected[1]
 
 
-def test_with_wait_the_others_wait(new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]) -> None:
+def test_with_wait_the_others_wait(server: Server, expected: list[list[tuple[int, str]]]) -> None:
     """A job that may hold the others back does; all get everything, from one pass of decoding."""
-    server = new_server()
     with client(server, "slow", lag="wait") as slow, client(server, "quick", lag="wait") as quick:
         slow_batches, quick_batches = iter(slow), iter(quick)
         got_slow, got_quick = [], []
@@ -112,11 +107,8 @@ def test_with_wait_the_others_wait(new_server: Callable[..., Server], expected: 
         assert stream["sharing_factor"] > 1.5
 
 
-def test_jobs_that_meet_again_share_again(
-    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
-) -> None:
+def test_jobs_that_meet_again_share_again(server: Server, expected: list[list[tuple[int, str]]]) -> None:
     """A job that was left behind and has caught up comes back to the shared stream, with all its rows."""
-    server = new_server()
     with client(server, "slow", lag="detach") as slow, client(server, "quick", lag="detach") as quick:
         slow_batches, quick_batches = iter(slow), iter(quick)
         got_slow, got_quick = rows_of(next(slow_batches)), []

@@ -80,8 +80,7 @@ def families(text: str) -> dict[str, list[Any]]:
 
 
 def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
-    server = Server(workers=1, arguments=["--log-format", "json"]).start()
-    try:
+    with Server(workers=1, arguments=["--log-format", "json"]) as server:
         with serving(server) as path:
             with PrepClient(
                 SyntheticImages(64, (32, 32)), [CenterCrop(8)], batch_size=8, job='a "b"',
@@ -129,9 +128,6 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
         said = [json.loads(line) for line in server.log().splitlines()]
         assert {each["level"] for each in said} <= {"info", "warning"}
         assert any("ready in" in each["message"] for each in said)
-    finally:
-        server.stop()
-        server.discard()
 
 
 def check_timeline(train: PrepClient, server: Server) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,13 @@ from prepserver.pack.expression import source_from
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder
+from tests.support import leaks
 from tests.support.clients import OPS, Rows, inline_rows, read
-from tests.support.complete import JPEGTRAN, needs_jpegtran
+from tests.support.complete import needs_kernels
+from tests.support.forked import cli
 from tests.support.photos import jpeg, pixels, saved
-from tests.support.server import Server, cli, environment
-from tests.support.waiting import PATIENCE_S
+from tests.support.server import Server, environment
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -57,65 +57,33 @@ def running(folder: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def slow_jpegtran(tmp_path: Path) -> str:
-    """A PATH whose jpegtran takes its time, so that there is time to kill."""
-    script = tmp_path / "bin" / "jpegtran"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nsleep 0.02\nexec {JPEGTRAN} "$@"\n')
-    script.chmod(0o755)
-    return f"{script.parent}:{os.environ['PATH']}"
-
-
 def wait_for_records(out: Path, process: subprocess.Popen[str]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not any(path.stat().st_size > 50_000 for path in out.glob("unfinished.shard")):
+    def are_there() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
+        return any(path.stat().st_size > 50_000 for path in out.glob("unfinished.shard"))
+
+    wait_until(are_there)
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-@needs_jpegtran
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_whenever_killed_a_second_run_makes_the_same_files(
-    folder: Path, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = cli("pack", str(folder), str(tmp_path / "whole"), "--quiet")
-    assert whole.returncode == exits.OK
-    with monkeypatch.context() as slowed:
-        slowed.setenv("PATH", slow_jpegtran(tmp_path))
-        process = running(folder, tmp_path / "out", "--transcoder", "jpegtran")
-        wait_for_records(tmp_path / "out", process)
-        crew = children_of(process.pid)
-        process.send_signal(how)
-        said = process.communicate(timeout=PATIENCE_S)[1]
+def test_whenever_killed_a_second_run_makes_the_same_files(folder: Path, tmp_path: Path, how: signal.Signals) -> None:
+    written = f"Mix([Take(ImageFolder('{folder}'), 30), SyntheticImages(270, 120)], [1, 9])"
+    words = ("--transcoder", "pillow", "--quality", "70", "--max-side", "100")
+    process = running(Path(written), tmp_path / "out", *words)
+    wait_for_records(tmp_path / "out", process)
+    crew = leaks.children(process.pid)
+    process.send_signal(how)
+    said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == (130 if how == signal.SIGINT else -how)
     assert ("run the same command again to go on" in said) == (how == signal.SIGINT)
-    end_s = time.monotonic() + PATIENCE_S
-    while any(Path(f"/proc/{pid}").exists() for pid in crew):
-        assert time.monotonic() < end_s, "a process of the crew outlived the first one"
-        time.sleep(0.01)
-    done = cli("pack", str(folder), str(tmp_path / "out"), "--json")
+    wait_until(lambda: all(map(leaks.gone, crew)))
+    done = cli("pack", written, str(tmp_path / "out"), *words, "--json")
     assert done.returncode == exits.OK
     assert "are packed already; going on" in done.stderr
-    assert 0 < json.loads(done.stdout)["this_run"]["samples"] < COUNT
-    assert shards_of(tmp_path / "out") == shards_of(tmp_path / "whole")
-
-
-def test_a_killed_pack_of_any_source_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
-    written = f"Mix([Take(ImageFolder('{folder}'), 30), SyntheticImages(270, 120)], [1, 9])"
-    how = ("--transcoder", "pillow", "--quality", "70", "--max-side", "100")
-    process = running(Path(written), tmp_path / "out", *how)
-    wait_for_records(tmp_path / "out", process)
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
-    spec, options = source_from(written), Options(Transcoder(None, quality=70, max_side=100), workers=2)
+    spec, options = source_from(written), Options(Transcoder(False, quality=70, max_side=100), workers=2)
     assert spec is not None
-    rest, whole = (pack(spec, tmp_path / name, options, Report()) for name in ("out", "whole"))
-    assert 0 < rest.this_run["samples"] < whole.this_run["samples"] == rest.samples == 300
+    whole = pack(spec, tmp_path / "whole", options, Report())
+    assert 0 < json.loads(done.stdout)["this_run"]["samples"] < whole.this_run["samples"] == 300
     assert shards_of(tmp_path / "out") == shards_of(tmp_path / "whole")
 
 
@@ -144,7 +112,7 @@ def test_a_daemon_serves_packed_data_as_inline_mode_does(
     assert len(rows) == COUNT
 
 
-@needs_jpegtran
+@needs_kernels
 def test_packed_losslessly_it_gives_the_very_rows_of_the_folder(folder: Path, packed: Path) -> None:
     arguments: dict[str, Any] = {"shuffle": True, "batch_size": 16, "seed": 3}
     assert inline_rows(Packed(packed), **arguments) == inline_rows(ImageFolder(folder), **arguments)
@@ -188,9 +156,3 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(folder: Path, tmp_path: P
     assert codes == f"{exits.FAILED} {exits.OK}"
     assert json.loads(summary)["samples"] == COUNT
     assert 0 < json.loads(summary)["this_run"]["samples"] < COUNT
-
-
-def test_help_and_exit_codes_are_those_of_the_other_commands(tmp_path: Path) -> None:
-    assert "exit codes" in cli("pack", "--help").stdout
-    assert cli("pack").returncode == exits.USAGE
-    assert cli("pack", str(tmp_path / "nothing"), str(tmp_path / "out")).returncode == exits.FAILED

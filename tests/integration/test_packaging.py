@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -23,22 +22,6 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED_ROOMS = {"protocol", "pipeline", "memory"}
-
-
-def test_importing_prepclient_pulls_in_only_the_shared_rooms() -> None:
-    code = (
-        "import json, sys, prepclient; print(json.dumps(sorted(m for m in sys.modules if m.startswith('prepserver'))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    modules = json.loads(done.stdout)
-    assert "prepserver" in modules
-    rooms = {name.split(".")[1] for name in modules if "." in name}
-    assert rooms <= SHARED_ROOMS, rooms - SHARED_ROOMS
-
-
 NATIVE = "prepserver/transform/native"
 
 
@@ -63,10 +46,20 @@ def built(copy: Path, kind: str = "wheel", **environment: str) -> Path:
     return file
 
 
-def test_a_build_left_in_a_checkout_is_in_no_other_wheel(tmp_path: Path) -> None:
+def test_a_wheel_without_kernels_has_none_and_the_build_says_so(tmp_path: Path) -> None:
+    """On the terminal: pip keeps back what a build writes to its stdout and stderr. No build of before is in it."""
+    pytest.importorskip("hatchling", reason="building a wheel needs hatchling")
     copy = checkout(tmp_path)
     (copy / NATIVE / "stray.so").write_bytes(b"another environment's")
-    wheel = built(copy, CC="no-such-compiler")
+    code = f"import pty; pty.spawn(['sh', '-c', '{sys.executable} -m hatchling build -t wheel >log 2>&1'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=copy, env={**os.environ, "CC": "no-such-compiler"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip().splitlines() == [
+        "prepserver is installed without its compiled kernels, at half the speed: no C compiler (no-such-compiler)"
+    ]
+    (wheel,) = (copy / "dist").iterdir()
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert [name for name in archive.namelist() if name.endswith(".so")] == []
@@ -94,19 +87,6 @@ def test_a_build_is_used_again_only_if_the_same_compiler_made_it(tmp_path: Path)
         made.append(library.stat().st_ino)
     assert made[0] == made[1]
     assert made[1] != made[2]
-
-
-def test_a_build_without_kernels_says_so_on_the_terminal(tmp_path: Path) -> None:
-    """pip keeps back what a build writes to its stdout and stderr."""
-    pytest.importorskip("hatchling", reason="building a wheel needs hatchling")
-    code = f"import pty; pty.spawn(['sh', '-c', '{sys.executable} -m hatchling build -t wheel >log 2>&1'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=checkout(tmp_path), env={**os.environ, "CC": "no-such-compiler"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
-    assert done.stdout.strip().splitlines() == [
-        "prepserver is installed without its compiled kernels, at half the speed: no C compiler (no-such-compiler)"
-    ]
 
 
 def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:

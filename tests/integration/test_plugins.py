@@ -25,10 +25,13 @@ from prepclient import (
     Plugin,
     PluginOp,
     PrepClient,
+    RandomResizedCrop,
     SanitizeBoxes,
     SourceChanged,
     SourceUnavailable,
     SyntheticImages,
+    Take,
+    ToLayout,
     kinds,
 )
 from tests.support.server import Server, cli, environment
@@ -61,14 +64,9 @@ def path_with(*folders: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def owned() -> Iterator[Server]:
     """A daemon that has loaded the plug-ins, and gives a sample a second."""
-    server = Server(
-        workers=2, settings={"sample_timeout_s": 1.0}, arguments=["--plugin", "owner_code"], env=path_with(OWNER)
-    )
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-        server.discard()
+    arguments = ["--plugin", "owner_code"]
+    with Server(workers=2, settings={"sample_timeout_s": 1.0}, arguments=arguments, env=path_with(OWNER)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -87,6 +85,15 @@ def test_an_op_may_write_to_an_array_that_others_read(on_path: None, tmp_path: P
     assert not (batch["x"].numpy() == given[batch["index"].numpy()]).all()
 
 
+def test_an_op_gets_the_same_image_whatever_the_row(on_path: None) -> None:
+    ops = [RandomResizedCrop(8), PluginOp("noise")]
+    last, first = (
+        epochs(PrepClient(Take(MANY, 8), [*ops, ToLayout(layout)], inline=True, plugins="owner_code", batch_size=8), 1)
+        for layout in ("HWC", "CHW")
+    )
+    assert torch.equal(last[0].permute(0, 3, 1, 2), first[0])
+
+
 def epochs(client: PrepClient, count: int = 2) -> list[torch.Tensor]:
     with client:
         return [field for _ in range(count) for batch in client for field in batch]
@@ -96,12 +103,8 @@ def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_rows_of_plugins_are_the_same_wherever_made(
-    owned: Server, on_path: None, new_server: Callable[..., Server]
-) -> None:
-    one = new_server(workers=1, arguments=["--plugin", "owner_code"], env=path_with(OWNER))
+def test_rows_of_plugins_are_the_same_wherever_made(owned: Server, on_path: None) -> None:
     two = epochs(PrepClient(SOURCE, OPS, runtime_dir=owned.runtime_dir, **SPEC))
-    assert equal(two, epochs(PrepClient(SOURCE, OPS, runtime_dir=one.runtime_dir, **SPEC)))
     assert equal(two, epochs(PrepClient(SOURCE, OPS, inline=True, plugins="owner_code", **SPEC)))
     images, texts, drawn, labels = two[:4]
     assert (images.shape, images.dtype) == ((8, 3, 4, 4), torch.float32)
@@ -240,6 +243,16 @@ def test_an_op_that_never_works_ends_its_jobs_only(owned: Server, how: str, said
         assert len(list(other)) == 1
 
 
+def test_an_op_that_never_works_says_so_without_a_daemon_too(on_path: None, caplog: pytest.LogCaptureFixture) -> None:
+    ops = [SPELLED, PluginOp("odd", how="dtype", at=-1)]
+    with (
+        PrepClient(SOURCE, ops, inline=True, plugins="owner_code", batch_size=24) as client,
+        pytest.raises(InvalidSpec, match=r"at 9 samples in a row, .* op plug-in 'odd' declares an image of shape"),
+    ):
+        next(iter(client))
+    assert "Traceback" not in caplog.text  # it would show no line of the plug-in
+
+
 def test_a_dataset_that_cannot_be_made_says_why(owned: Server) -> None:
     source = Plugin("numbers", columns=COLUMNS, how="no dataset")
     with (
@@ -331,8 +344,9 @@ def test_code_that_changed_is_another_stream(tmp_path: Path, new_server: Callabl
         resumed.load_state_dict(state)
         with pytest.raises(SourceChanged, match="the code of a plug-in has changed"):
             next(iter(resumed))
-        resumed.load_state_dict(state, allow_changed=True)
-        assert_level(20, [next(iter(resumed))])
+    with PrepClient(MANY, [CenterCrop(8), PluginOp("level")], **spec) as restarted:
+        restarted.set_epoch(state["epoch"])
+        assert_level(20, [next(iter(restarted))])
     pinned = PrepClient(MANY, [CenterCrop(8), PluginOp("level", code=before)], **spec)
     with pinned, pytest.raises(InvalidSpec, match="is not the code that is loaded"):
         len(pinned)

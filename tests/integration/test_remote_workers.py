@@ -15,9 +15,17 @@ import pytest
 
 from prepclient import PrepClient
 from prepserver.pipeline.sources import ImageFolder
-from tests.support.clients import OPS, Rows, inline_rows, read, rows_of
-from tests.support.remote import bridge_of, ray_engine, remote_workers, stand_in_environment
-from tests.support.server import Server, cli
+from tests.support.clients import OPS, Rows, inline_rows, read
+from tests.support.forked import cli
+from tests.support.remote import (
+    await_others,
+    bridge_of,
+    ray_engine,
+    remote_workers,
+    rows_while,
+    stand_in_environment,
+)
+from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
@@ -48,15 +56,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(cluster: Path) -> Iterator[Server]:
-    server = Server(
+    with Server(
         workers=1, remote=2, settings={"sample_timeout_s": 2.0}, arguments=["--address", str(cluster)],
         env=stand_in_environment(),
-    )  # fmt: skip
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-        server.discard()
+    ) as server:  # fmt: skip
+        yield server
 
 
 def test_remote_workers_make_the_same_bytes(shared: Server, tree: ImageFolder, expected: Rows) -> None:
@@ -74,15 +78,13 @@ def test_remote_workers_make_the_same_bytes(shared: Server, tree: ImageFolder, e
 
 def test_a_killed_bridge_costs_no_row(shared: Server, cluster: Path, tree: ImageFolder, expected: Rows) -> None:
     """Nor does a cluster that is gone for a while: local workers carry on, and status says why."""
-    rows: Rows = []
+
+    def kill() -> None:
+        cluster.unlink()
+        os.kill(bridge_of(shared), signal.SIGKILL)
+
     with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, **SPEC) as client:
-        for _ in range(2):
-            for batch in client:
-                rows += rows_of(batch)
-                if len(rows) == 60:
-                    cluster.unlink()
-                    os.kill(bridge_of(shared), signal.SIGKILL)
-    assert rows == expected
+        assert rows_while(client, 60, kill) == expected
     wait_until(lambda: "cannot connect" in ray_engine(shared)["why"])
     engine = ray_engine(shared)
     assert engine["state"] == "down"
@@ -93,15 +95,34 @@ def test_a_killed_bridge_costs_no_row(shared: Server, cluster: Path, tree: Image
     assert shared.status()["quarantined"] == {}
 
 
+def test_machines_that_cannot_read_a_dataset_end_no_job(
+    shared: Server, cluster: Path, tree: ImageFolder, expected: Rows
+) -> None:
+    """As after a restart of the bridge, which knows nothing of what they could read before: local workers can."""
+    blind = Path(f"{cluster}.blind")
+    blind.touch()
+    before = remote_workers(shared)
+    os.kill(bridge_of(shared), signal.SIGKILL)
+    await_others(shared, before)
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, **SPEC) as client:
+        assert read(client) + read(client) == expected
+        for worker in remote_workers(shared):
+            (found,) = worker["cannot_read"]
+            assert found["why"] == f"the dataset is not mounted (on {worker['host']})"
+            assert found["why"] in cli("status", "--runtime-dir", str(shared.runtime_dir)).stdout
+    blind.unlink()
+    before = remote_workers(shared)
+    os.kill(bridge_of(shared), signal.SIGKILL)
+    await_others(shared, before)
+
+
 def test_a_bridge_that_stands_still_is_ended(shared: Server, cluster: Path, tree: ImageFolder, expected: Rows) -> None:
     """There is little room ahead, so that its workers have tasks when it stops."""
-    rows: Rows = []
+
+    def stop() -> None:
+        cluster.unlink()  # nobody needs another bridge
+        os.kill(bridge_of(shared), signal.SIGSTOP)
+
     with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, prefetch=90, **SPEC) as client:
-        for _ in range(2):
-            for batch in client:
-                rows += rows_of(batch)
-                if len(rows) == 60:
-                    cluster.unlink()  # nobody needs another bridge
-                    os.kill(bridge_of(shared), signal.SIGSTOP)
-    assert rows == expected
+        assert rows_while(client, 60, stop) == expected
     assert "does not end worker" in shared.log()

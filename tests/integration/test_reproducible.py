@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,11 +29,6 @@ def client(server: Server | None, job: str, **options: Any) -> PrepClient:
 def first_rows(train: PrepClient, batches: int = 2) -> Rows:
     iterator = iter(train)
     return [row for _ in range(batches) for row in rows_of(next(iterator))]
-
-
-@pytest.fixture
-def server(new_server: Callable[..., Server]) -> Server:
-    return new_server()
 
 
 @pytest.fixture

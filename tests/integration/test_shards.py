@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,24 @@ from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
-NewServer = Callable[..., Server]
 Start = Callable[..., ClientProcess]
 COUNT = 605
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
+def other_machine() -> Iterator[Server]:
+    with Server(workers=1) as server:
+        yield server
+
+
+@pytest.fixture
+def machines(server: Server, other_machine: Server) -> list[Server]:
+    """Two daemons."""
+    return [server, other_machine]
 
 
 def launched(machine: int, local: int, count: int = 2, machines: int = 2) -> dict[str, str]:
@@ -50,9 +55,8 @@ def in_turn(ranks: list[Rows], size: int) -> Rows:
 
 
 def test_two_machines_of_two_ranks_have_each_sample_once(
-    new_server: NewServer, client_process: Start, tree: ImageFolder, tmp_path: Path
+    machines: list[Server], client_process: Start, tree: ImageFolder, tmp_path: Path
 ) -> None:
-    machines = [new_server(workers=1) for _ in range(2)]
     spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 16}
     ranks = [
         [client_process(machine, tree, env=launched(m, local), job="run", **spec) for local in range(2)]
@@ -110,15 +114,14 @@ def test_two_machines_of_two_ranks_have_each_sample_once(
 
 @pytest.mark.parametrize("shuffle", ["full", False])
 def test_shards_of_other_orders_have_each_sample_once_together(
-    new_server: NewServer, tree: ImageFolder, shuffle: Any
+    machines: list[Server], tree: ImageFolder, shuffle: Any
 ) -> None:
-    machines = [new_server(workers=1) for _ in range(2)]
     spec = {"shuffle": shuffle, "seed": 4, "batch_size": 50, "drop_last": False}
     with contextlib.ExitStack() as stack:
         clients = [
             stack.enter_context(
                 PrepClient(
-                    tree, OPS, fields="dict", runtime_dir=machines[s].runtime_dir, job="run",
+                    tree, OPS, fields="dict", runtime_dir=machines[s].runtime_dir, job="other order",
                     sharding=Sharding(rank, 2, 2, s), **spec,
                 )
             )
@@ -132,11 +135,10 @@ def test_shards_of_other_orders_have_each_sample_once_together(
 
 @pytest.mark.parametrize("explicit", [{}, {"sharding": Sharding(num_shards=1)}])
 def test_machines_begin_at_one_place_though_one_could_join(
-    new_server: NewServer, client_process: Start, explicit: dict[str, Sharding]
+    server: Server, client_process: Start, explicit: dict[str, Sharding]
 ) -> None:
     """One of them has a stream that it could join elsewhere."""
     source = SyntheticImages(3 * 8192, 32)
-    server = new_server(workers=1)
     spec = {"shuffle": True, "seed": 4, "batch_size": 64, **explicit}
     part = {"sharding": Sharding(num_shards=2, shard_index=1)} if not explicit else {}
     earlier = client_process(server, source, job="earlier", **{**spec, **part})
@@ -162,29 +164,22 @@ def inline_rows_of(source: SyntheticImages, spec: dict[str, Any], rank: int = 0)
 
 
 def test_a_shard_goes_on_after_its_daemon_was_started_again(
-    new_server: NewServer, client_process: Start, tree: ImageFolder
+    server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
-    server = new_server(workers=1)
-    spec: dict[str, Any] = {
-        "shuffle": "full",
-        "seed": 4,
-        "batch_size": 20,
-        "sharding": Sharding(num_shards=3, shard_index=2),
-    }
+    spec: dict[str, Any] = {"shuffle": "full", "seed": 4, "batch_size": 20}
+    spec["sharding"] = Sharding(num_shards=3, shard_index=2)
     client = client_process(server, tree, **spec)
     rows = client.read() + client.read(4, new=True)
-    server.process.kill()
-    server.process.wait()
+    server.kill()
     server.start()
     rows += client.read()
     assert rows == inline_rows(tree, epochs=2, **spec)
 
 
 def test_a_shard_of_a_job_that_joined_late_returns_to_its_pass(
-    new_server: NewServer, client_process: Start, tree: ImageFolder
+    server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     """The other machines' daemons were not started again: they are in the second pass after that of the state."""
-    server = new_server(workers=1)
     spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 20}
     with PrepClient(tree, OPS, inline=True, **spec) as alone:
         state = {**alone.state_dict(), "epoch_start": 3 * COUNT, "position": 3 * COUNT + 200}
@@ -195,8 +190,7 @@ def test_a_shard_of_a_job_that_joined_late_returns_to_its_pass(
     client = client_process(server, tree, **spec)
     client.ask("load", state=state)
     rows = client.read() + client.read(4, new=True)
-    server.process.kill()
-    server.process.wait()
+    server.kill()
     server.start()
     rows += client.read() + client.read(new=True)
     assert rows == expected

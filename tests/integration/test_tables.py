@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,17 +67,6 @@ def tables(folder: Path) -> dict[str, tuple[SourceSpec, Sequence[Op]]]:
     }
 
 
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Server]:
-    """A daemon with one worker."""
-    server = Server(workers=1)
-    try:
-        yield server.start()
-        server.stop()
-    finally:
-        server.discard()
-
-
 def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[torch.Tensor, ...]]:
     arguments = {"batch_size": 8, "shuffle": True, "seed": 5}
     with PrepClient(source, ops, **arguments, **where) as client:  # type: ignore[arg-type]
@@ -85,18 +74,13 @@ def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[t
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "text", "masked", "packed", "packed, masked"])
-def test_rows_are_the_same_with_one_worker_two_or_none(
-    name: str, server: Server, alone: Server, tmp_path: Path
-) -> None:
+def test_rows_are_the_same_with_two_workers_or_none(name: str, server: Server, tmp_path: Path) -> None:
     source, ops = tables(tmp_path)[name]
     expected = rows(source, ops, inline=True)
     assert len(expected) == 10 if "packed" not in name else len(expected) > 4
     assert len(expected[0]) == {"text": 2, "masked": 4, "packed": 4}.get(name, 3)
-    for daemon in (server, alone):
-        found = rows(source, ops, runtime_dir=daemon.runtime_dir)
-        assert len(found) == len(expected)
-        for mine, theirs in zip(found, expected, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    for mine, theirs in zip(rows(source, ops, runtime_dir=server.runtime_dir), expected, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def test_a_bad_line_is_named_and_everything_else_goes_on(server: Server, tmp_path: Path) -> None:

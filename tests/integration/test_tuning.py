@@ -37,11 +37,8 @@ def resized() -> Iterator[Server]:
         workers=1, settings={"chunk_rows": 4}, arguments=["--plugin", "owner_code"], env={"PYTHONPATH": path}
     )
     server._arguments = [a for a in server._arguments if a not in ("--workers", "1")]  # the file says it
-    try:
-        yield set_workers(server, 1).start()
-    finally:
-        server.stop()
-        server.discard()
+    with set_workers(server, 1):
+        yield server
 
 
 def set_workers(server: Server, workers: int | str) -> Server:
@@ -118,7 +115,7 @@ def test_tune_takes_data_and_step_from_a_running_job(resized: Server) -> None:
         wait_until(lambda: resized.status()["jobs"][0]["own_s"] > 0, why=resized.log)
         found = tune._job(asked("--job", "step", *where))
     assert (found.source, found.ops[-len(OPS) :], found.batch_size, found.shuffle) == (SOURCE, OPS, 8, "full")
-    assert 0.01 < found.step_s < 1.0
+    assert 0.01 < found.step_s < PATIENCE_S
     with pytest.raises(CommandError, match="--step-ms"):
         tune._job(asked("--job", "step", *where))
     assert tune._job(asked("--job", "step", "--step-ms", "4", *where)).step_s == 0.004
@@ -139,7 +136,7 @@ def test_tune_takes_data_and_step_from_a_script(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     found = tune._job(asked(f"{script}:loader", "--step", f"{script}:step"))
     assert (found.source, found.batch_size, found.shuffle) == (SyntheticImages(64, size=(32, 32)), 8, True)
-    assert 0.001 <= found.step_s < 1.0
+    assert 0.001 <= found.step_s < PATIENCE_S
 
 
 def test_what_a_script_prints_is_not_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,11 +153,11 @@ def test_a_tune_that_is_ended_leaves_nothing() -> None:
     running = bench(Job(SOURCE, OPS, 8), 0.1, 1, lambda: False)
     measured = running.__enter__()
     assert all(measured.images_per_s(Point(1, cache=cache)) > 0 for cache in ("", "decoded", "encoded", "decoded"))
-    caches = {cache["form"]: cache for cache in measured._status()["caches"]}
-    assert len(caches) == len(measured._status()["caches"]) == 2  # measured again, a form finds its cache filled
+    caches = {cache["form"]: cache for cache in measured.server.status()["caches"]}
+    assert len(caches) == len(measured.server.status()["caches"]) == 2  # measured again, a form finds its cache filled
     assert caches["encoded"]["samples"] != caches["decoded"]["samples"]
     assert caches["encoded"]["hits"] > 0
-    pid, scratch = measured._server.pid, measured._scratch
+    pid, scratch = measured.server.pid, measured.scratch
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), signal.SIGTERM)
     running.__exit__(ended.type, ended.value, ended.tb)
@@ -199,8 +196,14 @@ def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest
         (["os:getcwd"], "returns str, not a PrepClient"),
         (["os:sep"], "is no function"),
         (["SyntheticImages(9)", "--plot", "a.gif"], ".png or .svg"),
+        (["SyntheticImages(9)", "--write", "/nowhere/a.toml"], "no folder /nowhere"),
     ],
 )
 def test_what_cannot_be_tuned_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_too_few_samples_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "SyntheticImages(9)", "--ops", "CenterCrop(8)"]) == 1
+    assert capsys.readouterr().err.count("an epoch of 9 samples has no batch of batch_size = 256") == 1

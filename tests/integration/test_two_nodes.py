@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node import BATCH_SIZE, SAMPLES
+from tests.support.node import BATCH_SIZE, SAMPLES, STEPS
 from tests.support.server import Server, environment
 from tests.support.waiting import PATIENCE_S
 
@@ -48,13 +48,13 @@ def networks() -> Iterator[list[str]]:
         yield names
 
 
-def launch(networks: list[str], servers: list[Server], per_node: int, folder: Path) -> None:
+def launch(networks: list[str], servers: list[Server], per_node: int, *arguments: str) -> None:
     """Runs torchrun on both nodes to the end."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(per_node)]
     torchrun += ["--master-addr", "10.77.0.1", "--master-port", "29577"]
     nodes = []
     for rank, (network, server) in enumerate(zip(networks, servers, strict=True)):
-        command = ["ip", "netns", "exec", network, *torchrun, "--node-rank", str(rank), str(SCRIPT), str(folder)]
+        command = ["ip", "netns", "exec", network, *torchrun, "--node-rank", str(rank), str(SCRIPT), *arguments]
         place = {"PREPSERVER_RUNTIME_DIR": str(server.runtime_dir), "GLOO_SOCKET_IFNAME": "wire"}
         env = environment(OMP_NUM_THREADS="1", **place)
         nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env))
@@ -66,13 +66,15 @@ def launch(networks: list[str], servers: list[Server], per_node: int, folder: Pa
     assert [node.returncode for node in nodes] == [0, 0], said
 
 
+@pytest.mark.parametrize("framework", ["torch", "accelerate", "lightning"])
 def test_two_nodes_share_an_epoch_and_four_ranks_finish_it(
-    networks: list[str], new_server: Callable[..., Server], tmp_path: Path
+    networks: list[str], new_server: Callable[..., Server], tmp_path: Path, framework: str
 ) -> None:
     """Two ranks stop in mid-epoch, and twice as many go on: each sample is read once."""
+    pytest.importorskip(framework)
     servers = [new_server(workers=1) for _ in networks]
-    launch(networks, servers, 1, tmp_path)
-    launch(networks, servers, 2, tmp_path)
+    launch(networks, servers, 1, str(tmp_path), framework)
+    launch(networks, servers, 2, str(tmp_path), framework)
     first, second = ([*map(int, (tmp_path / f"read-{part}").read_text().split())] for part in ("first", "second"))
-    assert len(first) == 2 * 2 * BATCH_SIZE
+    assert len(first) == 2 * STEPS * BATCH_SIZE
     assert sorted(first + second) == [*range(SAMPLES)]

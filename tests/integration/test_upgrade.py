@@ -1,8 +1,10 @@
-"""A newer daemon takes the place of the running one; releases too far from each other say so."""
+"""A newer daemon takes the place of the running one; the last release and this one work together."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +17,10 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, VersionMismatch
 from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.pipeline.sources import SyntheticImages
-from prepserver.protocol.messages import ATTACH_SOCKET
-from prepserver.protocol.versions import PROTOCOL
-from tests.support.clients import OPS, ClientProcess, Rows, inline_rows
+from tests.support.clients import ClientProcess, Rows, inline_rows
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -44,6 +43,8 @@ class Jobs:
     """
 
     def __init__(self, *clients: ClientProcess) -> None:
+        for client in clients:
+            client.ask("attach")  # before any of them reads on
         self.clients = clients
         self.rows: list[Rows] = [[] for _ in clients]
 
@@ -75,12 +76,8 @@ class Jobs:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
     """A daemon that serves before and after each test; one for all, because each that starts imports torch."""
-    server = Server(workers=2)
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-        server.discard()
+    with Server(workers=2) as server:
+        yield server
 
 
 def test_jobs_go_on_with_the_next_release_or_without_it(running: Server, client_process: Start) -> None:
@@ -109,6 +106,20 @@ def test_jobs_go_on_with_the_next_release_or_without_it(running: Server, client_
     jobs.close()
 
 
+def test_a_successor_that_is_stopped_while_it_waits_ends_once(running: Server) -> None:
+    """SIGTERM comes while its workers start, which here they never do."""
+    never = "import prepserver.daemon.pool as p, prepserver.cli as c; p.WorkerPool.local_up = 0; c.sys.exit(c.main())"
+    before = running.log().count("stopped")
+    new = running.another("--replace", program=("-c", never))
+    caught = re.compile(r"SigCgt:\s(\w+)")
+    status = Path(f"/proc/{new.pid}/status")
+    wait_until(lambda: int(caught.findall(status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1, why=running.log)
+    new.terminate()
+    assert new.wait(PATIENCE_S) == exits.OK
+    assert running.log().count("stopped") == before + 1
+    assert running.status()["pid"] == running.pid
+
+
 # -- the last release ---------------------------------------------------------------------------------------------
 
 
@@ -118,65 +129,53 @@ def _git(*arguments: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """The last release beside this one: its version, and where a process must be to find it."""
-    tag = _git("describe", "--tags", "--abbrev=0", "--match", "v*").decode().strip()
-    packed = _git("archive", tag, "prepserver", "client/prepclient") if tag else b""
-    if not packed:
-        pytest.skip("no released version at hand: this is no git checkout with its tags")
+def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+    """The last release, installed beside this one: its version, and the environment in which Python finds it."""
+    # By the subject of its commit: clones may lack the tag.
+    subjects = _git("log", "--extended-regexp", "--grep=^Release [0-9.]+$", "--format=%H %s").decode()
+    releases = re.findall(r"^(\w+) Release ([0-9.]+)$", subjects, re.MULTILINE)
+    commit, version = next((found for found in releases if found[1] != __version__), ("", ""))
+    if not commit:
+        pytest.skip("no release before this one: this is no git checkout, or one without the history")
+    pytest.importorskip("hatchling", reason="installing a release needs hatchling")
     home = tmp_path_factory.mktemp("release")
-    with tarfile.open(fileobj=BytesIO(packed)) as tar:
-        tar.extractall(home, filter="data")
-    found = environment(PYTHONPATH=f"{home}{os.pathsep}{home / 'client'}")
-    return tag.removeprefix("v"), {"cwd": home, "env": found, "stdin": subprocess.DEVNULL}
+    with tarfile.open(fileobj=BytesIO(_git("archive", commit))) as tar:
+        tar.extractall(home / "source", filter="data")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*pip, "--target", str(home / "installed"), str(home / "source")], capture_output=True, text=True,
+        env={**os.environ, "PREPSERVER_NATIVE": "0"}, timeout=PATIENCE_S, check=False,  # compiling takes longer
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # The source holds its `tests`, too. Python is to find none of these where it is started, in this checkout.
+    return version, {"PYTHONPATH": f"{home / 'installed'}{os.pathsep}{home / 'source'}", "PYTHONSAFEPATH": "1"}
 
 
-@pytest.fixture
-def older(release: tuple[str, dict[str, Any]], short_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """A daemon of the last release: its directory and its process."""
-    command = [
-        *(sys.executable, "-m", "prepserver.cli", "start", "--workers", "1", "--memory", "64M"),
-        *("--runtime-dir", str(short_path / "run"), "--cache-dir", str(short_path / "cache")),
-    ]
-    log = short_path / "log"
-    with log.open("wb") as out:
-        daemon = subprocess.Popen(command, stdout=out, stderr=out, **release[1])
-    wait_until(lambda: (short_path / "run" / ATTACH_SOCKET).exists(), why=log.read_text)
-    yield short_path / "run", daemon
-    daemon.terminate()
-    daemon.wait(PATIENCE_S)
-
-
-def test_a_client_of_the_last_release_is_told_what_to_install(
-    running: Server, release: tuple[str, dict[str, Any]]
-) -> None:
+def test_the_last_release_works_with_this_one(client_process: Start, release: tuple[str, dict[str, str]]) -> None:
+    """As long as their protocols are the same, its daemon also serves clients of this release."""
     version, place = release
-    runtime_dir = str(running.runtime_dir)
-    script = (
-        "from prepclient import *\n"
-        f"c = PrepClient(SyntheticImages(64, 8), [RandomResizedCrop(8)], batch_size=8, runtime_dir={runtime_dir!r})\n"
-        "try: len(c)\n"
-        "except VersionMismatch as e: print(e)"
-    )
-    for command in (["-c", script], ["-m", "prepserver.cli", "status", "--runtime-dir", runtime_dir]):
-        done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False, **place
-        )
-        said = done.stdout + done.stderr
-        assert f"the client (prepserver {version}) is of a release before protocol" in said
-        assert f"install {__version__} for the job, too" in said
-    assert running.status()["jobs"] == []
+    within = ["env", *(f"{name}={value}" for name, value in place.items())]
+    with Server(workers=1, env=place) as server:
+        old = client_process(server, SOURCE, batch_size=SIZES[0], within=within, **SPEC)
+        new = client_process(server, SOURCE, batch_size=SIZES[1], **SPEC)
+        jobs = Jobs(old, new)
+        jobs.read(2)
+        assert (old.version, new.version, server.status()["version"]) == (version, __version__, version)
 
+        # This release takes over in the middle of an epoch, while both read.
+        daemon = server.another("--replace", env={"PYTHONPATH": environment()["PYTHONPATH"]})
+        jobs.read_until(lambda: server.process.poll() is not None)
+        server.adopt(daemon)
+        jobs.read_until(lambda: len(server.status()["jobs"]) == 2)
+        jobs.read()
+        shown = cli("status", "--json", "--runtime-dir", str(server.runtime_dir), **place)
+        assert json.loads(shown.stdout)["version"] == __version__, shown.stderr
 
-def test_a_daemon_of_the_last_release_is_named_and_goes_on(older: tuple[Path, subprocess.Popen[bytes]]) -> None:
-    """A client and the commands of this release say what to do; nothing hangs."""
-    runtime_dir, daemon = older
-    what = f"the daemon is of a release before protocol {PROTOCOL}"
-    with PrepClient(SOURCE, OPS, runtime_dir=runtime_dir) as client, pytest.raises(VersionMismatch, match=what):
-        len(client)
-    for command in (["status"], ["start", "--replace", "--workers", "1"]):
-        done = cli(*command, "--runtime-dir", str(runtime_dir))
-        assert done.returncode == exits.FAILED
-        assert what in done.stderr
-        assert f"stop it with its own `prepserver stop`, and start {__version__}" in done.stderr
-    assert daemon.poll() is None
+        # Both go on from a checkpoint of the old one.
+        jobs.read(3)
+        state, done = old.ask("state"), len(jobs.rows[0])
+        jobs.read()
+        for client in jobs.clients:
+            client.ask("load", state=state)
+            assert client.read() == jobs.rows[0][done:]
+        jobs.close()

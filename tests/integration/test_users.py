@@ -12,8 +12,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from prepserver.protocol.messages import AskStop, Scanning, Welcome
 from tests.support import leaks
 from tests.support.clients import ClientError, ClientProcess, inline_rows, read
 from tests.support.hostile import Stranger
-from tests.support.server import Server, environment
+from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
@@ -56,45 +54,43 @@ Start = Callable[..., ClientProcess]
 class OthersServer(Server):
     """A daemon of `DAEMON`, open to the group of `MEMBER`."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(workers=1, settings={"socket_group": str(MEMBER), "drain_s": 0.2})
-        self.config = self.home / "config.toml"
-        with self.config.open("a") as config:
-            config.write(text)
-        for path in (self.home, self.config):
-            os.chown(path, DAEMON, DAEMON)
-        self.home.chmod(0o711)
-
-    def launch(self) -> None:
-        command = [
+    def __init__(self) -> None:
+        within = [
             *("setpriv", f"--reuid={DAEMON}", f"--regid={DAEMON}", f"--groups={MEMBER}"),
             *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
-            *(sys.executable, "-m", "prepserver.cli", "start", "--runtime-dir", str(self.runtime_dir)),
-            *self._arguments,
         ]
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**{leaks.MARK: self.mark})
-            )
+        super().__init__(workers=1, settings={"socket_group": str(MEMBER), "drain_s": 0.2}, within=within)
+        self._config = self.home / "config.toml"
+        self._common = self._config.read_text()
+        for path in (self.home, self._config):
+            os.chown(path, DAEMON, DAEMON)
+        self.home.chmod(0o711)
+        self.settings = ""
+
+    def reload(self, settings: str) -> None:
+        """Applies other settings."""
+        if settings != self.settings:
+            reloads = self.log().count("reloaded: ")
+            self._config.write_text(f"{self._common}{settings}\n")
+            self.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: self.log().count("reloaded: ") > reloads, why=self.log)
+            self.settings = settings
 
 
 class World:
     """A dataset below the roots, a secret elsewhere, and a daemon."""
 
-    def __init__(self, tmp_path: Path, client_process: Start) -> None:
+    def __init__(self, public: Path, secret: Path, server: OthersServer, client_process: Start) -> None:
         self._client_process = client_process
-        self.public, self.secret = tmp_path / "data", tmp_path / "secret"
+        self.server = server
+        self.public, self.secret = public, secret
         self.source = photo_tree(self.public / "set", N)
         self.hidden = photo_tree(self.secret / "set", N)
         self.secret.chmod(0o700)
-        self._servers: list[Server] = []
-        self.server: OthersServer
 
-    def serve(self, *, roots: bool = True, limits: str = "") -> None:
-        sources = f"[sources]\nroots = ['{self.public}']\n" if roots else ""
-        self.server = OthersServer(f"{sources}[limits]\n{limits}\n")
-        self._servers.append(self.server)
-        self.server.start()
+    def limit(self, limits: str) -> None:
+        """Sets limits of each user."""
+        self.server.reload(f"{self.server.settings}\n[limits]\n{limits}")
 
     def client(self, uid: int | None, source: SourceSpec | None = None, **arguments: Any) -> ClientProcess:
         arguments = {"batch_size": 16, "shuffle": True, "seed": 5} | arguments
@@ -107,23 +103,29 @@ class World:
         client.end()
         return caught.value
 
-    def close(self) -> None:
-        for server in self._servers:
-            server.stop()
-            server.discard()
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source root."""
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def shared_server(root: Path) -> Iterator[OthersServer]:
+    """Without limits."""
+    with OthersServer() as server:
+        server.reload(f"[sources]\nroots = ['{root}']")
+        yield server
 
 
 @pytest.fixture
-def world(tmp_path: Path, client_process: Start) -> Iterator[World]:
-    made = World(tmp_path, client_process)
-    try:
-        yield made
-    finally:
-        made.close()
+def world(root: Path, tmp_path: Path, server: OthersServer, client_process: Start) -> Iterator[World]:
+    settings = server.settings
+    yield World(root / tmp_path.name, tmp_path / "secret", server, client_process)
+    server.reload(settings)
 
 
 def test_two_users_share_the_decode_and_no_memory(world: World) -> None:
-    world.serve()
     # The second one joins where the next epoch begins: the first must not be far ahead of its reading by then.
     first = world.client(DAEMON, prefetch=32)
     assert first.ask("attach") == 4
@@ -149,23 +151,17 @@ def test_two_users_share_the_decode_and_no_memory(world: World) -> None:
 
 
 def test_a_user_outside_the_group_is_refused_and_told_the_group(world: World) -> None:
-    world.serve()
     assert stat.S_IMODE(world.server.runtime_dir.stat().st_mode) == 0o710
     assert world.refused(STRANGER).kind == "NoPermission"
     world.server.runtime_dir.chmod(0o755)  # as systemd makes it: the sockets decide
     refused = world.refused(STRANGER)
     assert refused.kind == "NoPermission"
     assert f"gid {MEMBER}, mode 660" in refused.text
+    world.server.runtime_dir.chmod(0o710)
 
 
 def test_a_user_cannot_stop_the_daemon(world: World) -> None:
-    world.serve()
-    os.setegid(MEMBER)
-    try:
-        stranger = Stranger(world.server, uid=MEMBER)
-    finally:
-        os.setegid(0)
-    with stranger:
+    with Stranger(world.server, uid=MEMBER, gid=MEMBER) as stranger:
         stranger.send(encode(AskStop()))
         answer = stranger.receive()
     assert answer is not None
@@ -174,7 +170,6 @@ def test_a_user_cannot_stop_the_daemon(world: World) -> None:
 
 
 def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
-    world.serve()
     (world.public / "link").symlink_to(world.hidden.root)
     (world.public / "list.txt").write_text(f"{world.hidden.root}/cats/0000.jpg 0\n")
     (world.public / "linked.txt").symlink_to(world.secret / "list.txt")
@@ -191,7 +186,10 @@ def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
     ):
         refused = world.refused(MEMBER, source, batch_size=1)
         assert refused.kind == "SourceUnavailable"
-        assert f"source roots of the server, the only folders it reads for other users: {world.public}" in refused.text
+        assert (
+            f"source roots of the server, the only folders it reads for other users: {world.public.parent}"
+            in refused.text
+        )
         assert "[sources]" in refused.text
     # The daemon's own user could read these without it.
     own = world.client(DAEMON, world.hidden)
@@ -200,7 +198,7 @@ def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
 
 
 def test_a_link_that_is_laid_while_a_job_runs_leads_nowhere(world: World) -> None:
-    world.serve()
+    said = world.server.log()
     client = world.client(MEMBER, batch_size=4, shuffle=False, prefetch=8, on_error="mask")
     client.read(1)
     victim = sorted(Path(world.source.root).rglob("*.jpg"))[-1]
@@ -209,13 +207,13 @@ def test_a_link_that_is_laid_while_a_job_runs_leads_nowhere(world: World) -> Non
     client.read()
     # In the next pass at the latest, it is opened anew.
     client.read(new=True)
-    wait_until(lambda: "outside the source roots" in world.server.log())
+    wait_until(lambda: "outside the source roots" in world.server.log().removeprefix(said))
     client.ask("close")
 
 
 def test_without_roots_a_user_gets_only_what_is_made_not_read(world: World) -> None:
     """Synthetic samples are made; whatever is read from files is refused."""
-    world.serve(roots=False)
+    world.server.reload("")
     refused = world.refused(MEMBER)
     assert refused.kind == "NoPermission"
     assert "no source roots" in refused.text
@@ -226,7 +224,7 @@ def test_without_roots_a_user_gets_only_what_is_made_not_read(world: World) -> N
 
 
 def test_limits_hold_for_each_user_and_name_themselves(world: World) -> None:
-    world.serve(limits="jobs_per_uid = 2\nstreams_per_uid = 1\nmemory_per_uid = '4M'")
+    world.limit("jobs_per_uid = 2\nstreams_per_uid = 1\nmemory_per_uid = '4M'")
     first = world.client(MEMBER, job="one")
     first.ask("attach")
     other_stream = world.refused(MEMBER, seed=6)
@@ -248,7 +246,7 @@ def test_limits_hold_for_each_user_and_name_themselves(world: World) -> None:
 
 
 def test_a_ring_over_a_users_limit_is_refused_with_its_figures(world: World) -> None:
-    world.serve(limits="memory_per_uid = '64K'")
+    world.limit("memory_per_uid = '64K'")
     refused = world.refused(MEMBER)
     assert refused.kind == "MemoryRefused"
     assert "memory_per_uid" in refused.text
@@ -256,7 +254,7 @@ def test_a_ring_over_a_users_limit_is_refused_with_its_figures(world: World) -> 
 
 
 def test_a_descriptor_that_is_kept_counts_against_its_user(world: World) -> None:
-    world.serve(limits="memory_per_uid = '1600K'")  # for one ring, and not even the smallest second one
+    world.limit("memory_per_uid = '1600K'")  # for one ring, and not even the smallest second one
     stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
     stranger.send_map(stranger.attach(world.source))
     ring = os.dup(stranger.fds[stranger.welcomed().ring])
@@ -273,7 +271,7 @@ def test_a_descriptor_that_is_kept_counts_against_its_user(world: World) -> None
 
 
 def test_a_job_that_comes_back_at_once_finds_its_memory_free(world: World) -> None:
-    world.serve(limits="memory_per_uid = '1600K'")
+    world.limit("memory_per_uid = '1600K'")
     for _ in range(30):
         stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
         stranger.send_map({**stranger.attach(world.source), "batch_size": 16})
@@ -284,7 +282,7 @@ def test_a_job_that_comes_back_at_once_finds_its_memory_free(world: World) -> No
 
 
 def test_a_name_that_is_used_again_is_another_job(world: World) -> None:
-    world.serve(limits="jobs_per_uid = 2")
+    world.limit("jobs_per_uid = 2")
     same = [world.client(MEMBER, job="same") for _ in range(2)]
     for client in same:
         client.ask("attach")
@@ -300,11 +298,8 @@ def test_a_name_that_is_used_again_is_another_job(world: World) -> None:
 
 
 def test_an_indexer_ends_with_who_asked_for_it(world: World) -> None:
-    world.serve()
     listed = world.public / "set" / "long.txt"
-    with listed.open("w") as file:
-        for k in range(2_000_000):
-            file.write(f"cats/{k}.jpg {k % 10}\n")
+    listed.write_text("cats/0000.jpg 1\n" * 2_000_000)
     known = set(leaks.children(world.server.zygote))
     stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
     stranger.send_map(stranger.attach(FileList(str(listed))))
@@ -316,13 +311,9 @@ def test_an_indexer_ends_with_who_asked_for_it(world: World) -> None:
 
 
 def test_roots_removed_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
-    world.serve()
     running = world.client(MEMBER)
     rows = running.read(1)
-    text = world.server.config.read_text()
-    world.server.config.write_text(text.replace(str(world.public), str(world.public / "set" / "cats")))
-    world.server.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: "reloaded: source_roots" in world.server.log())
+    world.server.reload(f"[sources]\nroots = ['{world.public}/set/cats']")
     assert world.refused(MEMBER).kind == "SourceUnavailable"
     rows += running.read()
     assert rows == inline_rows(world.source, batch_size=16, shuffle=True, seed=5)
@@ -346,7 +337,6 @@ def read_on(client: ClientProcess, epochs: int) -> None:
 
 def test_a_stopped_job_stops_no_job_of_another_user(world: World) -> None:
     """Whatever its policy is: it parts, and goes on where it stood."""
-    world.serve()
     expected = inline_rows(LINE, epochs=4, batch_size=50, shuffle=True, seed=5)
     stops, other = (world.client(uid, LINE, **LINE_ARGUMENTS) for uid in (DAEMON, MEMBER))
     had = stops.read(1)
@@ -369,7 +359,6 @@ SLOW_OPS: tuple[Op, ...] = (Resize((2000, 2000)), ColorJitter(0.4, 0.4, 0.4, 0.1
 
 def test_a_slow_pipeline_of_one_user_slows_no_job_of_another(world: World) -> None:
     """It is parted from them, for good; both have all their rows."""
-    world.serve()
     line = SyntheticImages(700, size=(48, 64))
     arguments = {**LINE_ARGUMENTS, "shuffle": "full", "timeout_s": 600.0}
     slow_arguments = {**arguments, "batch_size": 2, "prefetch": 16}
@@ -389,14 +378,13 @@ def test_a_slow_pipeline_of_one_user_slows_no_job_of_another(world: World) -> No
     with PrepClient(line, SLOW_OPS, fields="dict", inline=True, seed=5, **slow_arguments) as alone:
         alone.set_epoch(1)
         assert slow.collect() == read(alone, 5)
-    (said,) = [line for line in world.server.log().splitlines() if "holds others back" in line]
+    (said,) = [line for line in world.server.log().splitlines() if "job 'slow' holds others back" in line]
     assert f"job 'slow' holds others back (uid {DAEMON}: its pipeline takes " in said
     for client in (slow, other):
         client.ask("close")
 
 
 def test_ranks_that_never_attach_stop_no_job_of_another_user(world: World) -> None:
-    world.serve()
     expected = inline_rows(LINE, epochs=3, batch_size=50, shuffle="full", seed=5)
     arguments = {**LINE_ARGUMENTS, "shuffle": "full"}
     other = world.client(MEMBER, LINE, **arguments)

@@ -32,12 +32,8 @@ SLOW_S = 0.004
 @pytest.fixture(scope="module")
 def owned() -> Iterator[Server]:
     path = os.pathsep.join([environment()["PYTHONPATH"], str(OWNER)])
-    server = Server(workers=2, arguments=["--plugin", "owner_code"], env={"PYTHONPATH": path})
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-        server.discard()
+    with Server(workers=2, arguments=["--plugin", "owner_code"], env={"PYTHONPATH": path}) as server:
+        yield server
 
 
 def numbers(read_s: float = 0.0, side: int = 8) -> Plugin:
@@ -161,6 +157,7 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_top_runs_on_a_terminal_until_q_and_once_without_one(owned: Server) -> None:
     where = ("--runtime-dir", str(owned.runtime_dir))
     assert "no jobs" in cli("top", *where).stdout
+    assert "no jobs" in cli("top", *where, PYTHONIOENCODING="ascii").stdout  # which has no bars
     assert json.loads(cli("top", "--json", "--once", *where).stdout)["jobs"] == []
     assert cli("top", "--runtime-dir", "/nowhere").returncode == exits.NO_DAEMON
     master, slave = os.openpty()

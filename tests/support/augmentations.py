@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection
 from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from prepserver.pipeline.ops import (
@@ -22,6 +27,7 @@ from prepserver.pipeline.ops import (
     GaussianBlur,
     GaussianNoise,
     Grayscale,
+    LinearTransformation,
     MaskTokens,
     Mosaic,
     Normalize,
@@ -130,14 +136,35 @@ _MIXED: list[tuple[Op, ...]] = [(), (Mosaic(16),), (Mosaic((12, 20), (0.0, 2.0),
 _LAST = st.sampled_from([
     (), (Grayscale(1),), (ToLayout("CHW"),),
     (ToDtype("float32", scale=True), Normalize([0.5], [0.2]), RandomErasing(1)),
-])  # fmt: skip
+]) | st.just(None)  # fmt: skip
+"""None for `whitened`, which depends on the size."""
+
 _VIEWS: list[tuple[tuple[Op, ...], int]] = [((), 1), ((), 1), ((), 2), ((FiveCrop(9),), 5)]
+_SIZE = (16, 18)
+_FOLDER = tempfile.TemporaryDirectory()
+
+
+@cache
+def whitened(height: int, width: int) -> tuple[Op, Op]:
+    """A `LinearTransformation` by random files, for images of one size."""
+    count, rng = 3 * height * width, np.random.default_rng(0)
+    files = [Path(_FOLDER.name, f"{name}_{count}.npy") for name in ("matrix", "mean")]
+    for file, shape in zip(files, ((count, count), (count,)), strict=True):
+        np.save(file, rng.normal(0.0, count**-0.5, shape).astype(np.float32))
+    return ToDtype("float16", scale=True), LinearTransformation(files[0], files[1])
+
+
+def _together(parts: Any) -> tuple[list[Op], int]:
+    first, before, mixed, after, (crops, views), ends, last = parts
+    if last is None:
+        last = whitened(*(crops[0].size if crops else _SIZE))
+    return [*first, *before, *mixed, *after, Resize(_SIZE), *crops, *ends, *last], views
 
 
 def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int]]:
     """Ops and views for samples with images, boxes and any other of these columns.
 
-    All ops are among them, but those that need code or a file of the daemon's owner.
+    All ops are among them, but those that need code of the daemon's owner or a tokenizer.
     """
     ends: list[Op] = [PadBoxes(5, "largest"), ConvertBoxes("cxcywh", normalize=True)]
     if "points" in columns:
@@ -155,9 +182,4 @@ def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int
         st.sampled_from([(), (), (Decode(exif_orientation=False),)]),
         st.lists(_WITH_BOXES, max_size=3), mixed, st.lists(_WITH_BOXES, max_size=2), st.sampled_from(views),
         st.sampled_from([(*ends, *each) for each in texts]), _LAST,
-    ).map(
-        lambda parts: (
-            [*parts[0], *parts[1], *parts[2], *parts[3], Resize((16, 18)), *parts[4][0], *parts[5], *parts[6]],
-            parts[4][1],
-        )
-    )  # fmt: skip
+    ).map(_together)  # fmt: skip

@@ -67,6 +67,9 @@ class ClientProcess:
             process is forked.
         within: A command that runs a new interpreter, such as in other namespaces.
         client: Arguments of `PrepClient`.
+
+    Attributes:
+        version: Of prepserver there, once it has answered.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class ClientProcess:
         within: Sequence[str] = (),
         **client: Any,
     ) -> None:
+        self.version = ""
         self._errors: list[str] = []
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.process: subprocess.Popen[str] | Forked = (
@@ -142,6 +146,7 @@ class ClientProcess:
             if "error" in found:
                 raise ClientError(found)
             if "hello" in found:
+                self.version = found["version"]
                 continue
             if self._orders_pending and "done" in found:
                 self._orders_pending -= 1
@@ -193,7 +198,7 @@ class ClientProcess:
 
     def stopped(self) -> bool:
         """Whether SIGSTOP has taken effect."""
-        return leaks.state(self.pid) == "T"
+        return leaks.stopped(self.pid)
 
 
 def read(client: PrepClient, batches: int | None = None) -> Rows:

@@ -11,7 +11,7 @@ import pytest
 IN_CI = os.environ.get("PREPSERVER_TEST_ALL", "0") != "0"
 JPEGTRAN = shutil.which("jpegtran")
 
-needs_jpegtran = pytest.mark.needs_jpegtran  # conftest.py looks for it
+needs_kernels = pytest.mark.needs_kernels  # conftest.py looks for it
 
 
 def missing(what: str) -> NoReturn:

@@ -88,7 +88,7 @@ def arrow(folder: Path) -> Callable[[str], SourceSpec]:
 
 def packed(folder: Path) -> Callable[[str], SourceSpec]:
     photo_tree(folder.parent / "to_pack", COUNT)
-    pack(ImageFolder(folder.parent / "to_pack"), folder / "p", Options(Transcoder(None), shard_bytes=4000), Report())
+    pack(ImageFolder(folder.parent / "to_pack"), folder / "p", Options(Transcoder(False), shard_bytes=4000), Report())
     return lambda base: Packed(f"{base}/p")
 
 

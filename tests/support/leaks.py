@@ -43,6 +43,11 @@ def state(pid: int) -> str:
     return text.rsplit(")", 1)[1].split()[0]
 
 
+def stopped(pid: int) -> bool:
+    """Whether SIGSTOP has taken effect."""
+    return state(pid) == "T"
+
+
 def gone(pid: int) -> bool:
     """Whether there is no such process."""
     return not state(pid)
@@ -76,11 +81,6 @@ def fds(pid: int) -> Counter[str]:
                 if not kind.startswith("/dev/nvidia"):  # a thread asks the driver for its GPUs when it likes
                     kinds[kind] += 1
     return kinds
-
-
-def threads(pid: int) -> int:
-    """How many."""
-    return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
 def resident_bytes(pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -39,11 +40,14 @@ def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], 
 
     daemon = threading.Thread(target=answer)
     daemon.start()
-    try:
-        asked = attach()
-    finally:
-        daemon.join()
-        listener.close()
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(lambda: [peer.close() for peer in peers])
+        try:
+            asked = attach()
+        finally:
+            daemon.join()
+            listener.close()
+        on_error.pop_all()
     return asked, peers[0]
 
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from prepserver.pack.transcode import Transcoder, transcode
 from prepserver.protocol.packed import INDEXED, IndexedScan, read_record
-from tests.support.complete import JPEGTRAN
 
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
 PILLOW_SUBSAMPLINGS = ("444", "422", "420", "Gray")
@@ -44,9 +43,9 @@ def saved(image: npt.NDArray[np.uint8] | Image.Image, kind: str, **options: obje
     return file.getvalue()
 
 
-@functools.lru_cache(maxsize=64)  # jpegtran is a process each time
-def indexed(data: bytes, segment_mcus: int = 4, jpegtran: str | None = JPEGTRAN) -> IndexedScan:
+@functools.lru_cache(maxsize=64)
+def indexed(data: bytes, segment_mcus: int = 4, lossless: bool = False) -> IndexedScan:
     """An image as a packed dataset would give it; fails if it cannot be indexed."""
-    head, lengths, image = read_record(transcode(7, data, Transcoder(jpegtran, segment_mcus)).record)
+    head, lengths, image = read_record(transcode(7, data, Transcoder(lossless, segment_mcus)).record)
     assert head.kind == INDEXED
     return IndexedScan(head, lengths, image)

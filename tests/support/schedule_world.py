@@ -10,7 +10,6 @@ import copy
 import dataclasses
 import functools
 from dataclasses import dataclass, field
-from typing import cast
 
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.session import Session, Shape
@@ -23,17 +22,13 @@ from prepserver.schedule.actions import (
     Action,
     Admit,
     Announce,
-    DropLane,
     DropRing,
-    DropStream,
     End,
     GoesAlone,
     Joined,
     KillWorker,
     MakeRing,
     Move,
-    OpenLane,
-    OpenStream,
     QuarantineSample,
     Refuse,
     Say,
@@ -57,10 +52,11 @@ from prepserver.schedule.events import (
     WorkerLost,
     WorkerUp,
 )
-from prepserver.schedule.join import Place, Request
+from prepserver.schedule.join import Place
 from prepserver.schedule.lag import ASKS_AFTER_S, Parting
 from prepserver.schedule.records import BadRow, Suspect, Took
 from prepserver.schedule.strikes import CRASH_STRIKES
+from tests.support.consistency import validate
 from tests.support.sessions import hand_out
 
 N = 24
@@ -83,6 +79,20 @@ class Blocks:
         return -(-position // self.block) * self.block
 
 
+@dataclass(frozen=True)
+class Ask:
+    """What a job asks for beside its batches."""
+
+    source: str
+    pipeline: int = 0
+    owner: int = 0
+    shuffle: Shuffle = "cyclic"
+    epoch: int = 0
+    position: int | None = None  # of a job that resumes, in the first epoch that can hold it
+    join_wait_s: float = 1.0
+    early: bool = True
+
+
 @dataclass
 class WorldLane:
     """A ring: which position each row holds, and which positions were finished in it."""
@@ -99,7 +109,7 @@ class WorldLane:
 class WorldTask:
     """A chunk in the hands of a worker, which may have written part of it."""
 
-    submit: Submit
+    fill: work.Fill
     written: int = 0
 
 
@@ -199,20 +209,20 @@ class World:
                 answer = self._do(action)
                 done.append(action)
             if self.validates and answer is None:
-                self.coordinator.validate()
+                validate(self.coordinator)
                 for client in [client for client in self.clients.values() if client.present]:
                     assert client.stream == self.table.stream_of(client.cursor).id, "a client reads another stream"
         return done
 
     def _do(self, action: Action) -> Event | None:
         match action:
-            case Submit():
-                self._submit(action)
+            case Submit(worker, fill):
+                self._submit(worker, fill)
             case Announce(cursor, upto, bad):
                 self._announced(self.clients[cursor], upto, bad)
             case MakeRing():
                 return self._make_ring(action)
-            case DropRing() | OpenStream() | OpenLane() | DropLane() | DropStream():
+            case DropRing() | work.AddStream() | work.AddLane() | work.DropLane() | work.DropStream():
                 self._open_or_drop(action)
             case Admit() | Refuse() | End():
                 self._answer(action)
@@ -243,21 +253,21 @@ class World:
         self.rings[asked.lane] = asked.needed + self.extra_rows
         return RingMade(asked.lane, self.rings[asked.lane])
 
-    def _open_or_drop(self, action: OpenStream | OpenLane | DropLane | DropStream | DropRing) -> None:
+    def _open_or_drop(self, action: work.AddStream | work.AddLane | work.DropLane | work.DropStream | DropRing) -> None:
         match action:
             case DropRing(lane):
                 del self.rings[lane]
-            case OpenStream(spec):
-                self.streams.add(spec.stream)
-            case OpenLane(lane, stream, pipeline):
+            case work.AddStream(stream):
+                self.streams.add(stream)
+            case work.AddLane(lane, stream, pipeline):
                 assert stream in self.streams
                 number = next(k for k in range(8) if pipeline_of(k).to_wire() == pipeline)
                 self.lanes[lane] = WorldLane(lane, stream, number, self.rings.pop(lane))
-            case DropLane(lane):
+            case work.DropLane(lane):
                 in_use = [c for c in self.clients.values() if self.table.knows(c.cursor) and c.lane == lane]
                 assert not in_use or not any(c.present for c in in_use), "a lane in use was dropped"
                 self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
-            case DropStream(stream):
+            case work.DropStream(stream):
                 assert not any(lane.stream == stream for lane in self.lanes.values())
                 self.streams.remove(stream)
 
@@ -277,21 +287,21 @@ class World:
             case GoesAlone(_, why):
                 self.alone.append(why)
 
-    def _submit(self, submit: Submit) -> None:
-        tasks = self.workers[submit.worker]
-        assert submit.worker not in self.retired, "a task for a worker that retires"
+    def _submit(self, worker: int, fill: work.Fill) -> None:
+        tasks = self.workers[worker]
+        assert worker not in self.retired, "a task for a worker that retires"
         assert len(tasks) < 2, "more than one running and one queued"
-        assert 1 <= submit.count <= GROWN_QUICK[0] * self.chunk_rows
-        assert submit.stream in self.streams
-        assert submit.lanes
-        assert all(self.lanes[lane].stream == submit.stream for lane in submit.lanes)
-        for lane_id in submit.lanes:
-            positions = range(submit.position, submit.position + submit.count)
+        assert 1 <= fill.count <= GROWN_QUICK[0] * self.chunk_rows
+        assert fill.stream in self.streams
+        assert fill.lanes
+        assert all(self.lanes[lane].stream == fill.stream for lane in fill.lanes)
+        for lane_id in fill.lanes:
+            positions = range(fill.position, fill.position + fill.count)
             self._check_free(self.lanes[lane_id], positions)
             for client in self.clients.values():
                 promised = [p for p in positions if p < client.told and client.needs(lane_id, p)]
                 assert not promised, f"{promised} were promised, and are to be made again under their reader"
-        tasks.append(WorldTask(submit))
+        tasks.append(WorldTask(fill))
 
     def _check_free(self, lane: WorldLane, positions: range) -> None:
         """Nobody needs what these rows hold, and nobody may yet write another position into them."""
@@ -303,8 +313,8 @@ class World:
                 needed = any(c.needs(lane.id, before) for c in self.clients.values())
                 assert not needed, f"{p} is to be put over {before}, which is needed"
         for task in [t for held in (*self.workers.values(), *self.stuck.values()) for t in held]:
-            if lane.id in task.submit.lanes:
-                for q in range(task.submit.position, task.submit.position + task.submit.count):
+            if lane.id in task.fill.lanes:
+                for q in range(task.fill.position, task.fill.position + task.fill.count):
                     assert rows.get(q % lane.rows, q) == q, f"{q} may yet be written where {rows[q % lane.rows]} goes"
 
     def memory(self, lane: int) -> WorldLane:
@@ -333,7 +343,7 @@ class World:
 
     def join(
         self,
-        request: Request,
+        ask: Ask,
         shape: Shape,
         extra_rows: int,
         prefetch: int,
@@ -346,26 +356,29 @@ class World:
             Where it begins, and the job; None if it was refused.
         """
         self.extra_rows, short = extra_rows, self.is_short
-        self.is_short = short or not request.early
-        number, owner = int(request.lane_key[0][1:]), request.lane_key[1]
+        self.is_short = short or not ask.early
         attach = Attach(
             f"job{self.new_id()}", SyntheticImages(self.n, 8).to_wire(),
-            cast(Shuffle, request.shuffle), 0, pipeline_of(number).to_wire(), shape.batch_size, shape.drop_last, 0,
-            shape.world_size, prefetch=prefetch, epoch=request.epoch, position=request.position,
-            epoch_start=request.epoch_start, join_wait_s=request.join_wait_s, lag=lag, batching=shape.batching,
+            ask.shuffle, 0, pipeline_of(ask.pipeline).to_wire(), shape.batch_size, shape.drop_last, 0,
+            shape.world_size, prefetch=prefetch, epoch=ask.epoch, position=ask.position,
+            epoch_start=None if ask.position is None else ask.position // self.n * self.n,
+            join_wait_s=ask.join_wait_s, lag=lag, batching=shape.batching,
         )  # fmt: skip
-        listing = work.Indexed("/none", self.n, 0, request.stream_key, "content")
-        admit, done = self.ask(RankAttaches(self.new_id(), owner, check(attach), listing, rows_per_s, self.limits))
+        listing = work.Indexed("/none", self.n, 0, ask.source, "content")
+        known = tuple((index, pipeline) for source, index, pipeline in self.quarantined if source == ask.source)
+        admit, done = self.ask(
+            RankAttaches(self.new_id(), ask.owner, check(attach), listing, rows_per_s, self.limits, known)
+        )
         self.extra_rows, self.is_short = 0, short
         if isinstance(admit, Refuse):
             self.refused.append(admit)
             return None
         client = self.clients[admit.cursor]
         news = {type(action) for action in done}
-        waits_for = self.coordinator.waits_for.get(client.stream) if OpenStream in news else None
+        waits_for = self.coordinator.waits_for.get(client.stream) if work.AddStream in news else None
         where = Place(
-            None if OpenStream in news else client.stream, None if OpenLane in news else admit.lane, admit.epoch_start,
-            admit.position, into=waits_for,
+            None if work.AddStream in news else client.stream, None if work.AddLane in news else admit.lane,
+            admit.epoch_start, admit.position, into=waits_for,
         )  # fmt: skip
         return where, client.job
 
@@ -465,10 +478,10 @@ class World:
 
     def write(self, task: WorldTask, count: int) -> None:
         """A worker writes its next rows: never over one that some client of the lane still needs."""
-        submit = task.submit
-        stop = min(submit.count, task.written + count)
-        for p in range(submit.position + task.written, submit.position + stop):
-            for lane_id in submit.lanes:
+        fill = task.fill
+        stop = min(fill.count, task.written + count)
+        for p in range(fill.position + task.written, fill.position + stop):
+            for lane_id in fill.lanes:
                 lane = self.memory(lane_id)  # dropped meanwhile, maybe: who was moved reads its rows still
                 before = lane.holds.get(p % lane.rows)
                 if before is not None and before != p and before in lane.made:
@@ -479,31 +492,31 @@ class World:
 
     def finish(self, worker: int, which: int = 0) -> None:
         task = self.workers[worker].pop(which)
-        submit = task.submit
-        self.write(task, submit.count)
-        self.rows_made += submit.count
-        for lane_id in submit.lanes:
-            self.memory(lane_id).made.update(range(submit.position, submit.position + submit.count))
-        self.handle(ChunkMade(worker, submit.task, tuple(self._bad_rows(submit)), self._took(submit)))
+        fill = task.fill
+        self.write(task, fill.count)
+        self.rows_made += fill.count
+        for lane_id in fill.lanes:
+            self.memory(lane_id).made.update(range(fill.position, fill.position + fill.count))
+        self.handle(ChunkMade(worker, fill.task, tuple(self._bad_rows(fill)), self._took(fill)))
 
-    def _took(self, submit: Submit) -> Took:
+    def _took(self, fill: work.Fill) -> Took:
         """A row costs what its pipelines do, and something for all."""
-        lanes_ns = tuple(self.sample_ns.get(self.memory(lane).pipeline, 0) * submit.count for lane in submit.lanes)
-        shared_ns = self.shared_ns * submit.count
+        lanes_ns = tuple(self.sample_ns.get(self.memory(lane).pipeline, 0) * fill.count for lane in fill.lanes)
+        shared_ns = self.shared_ns * fill.count
         return Took(sum(lanes_ns) + shared_ns, shared_ns, lanes_ns if len(lanes_ns) > 1 else ())
 
-    def _bad_rows(self, submit: Submit) -> list[BadRow]:
+    def _bad_rows(self, fill: work.Fill) -> list[BadRow]:
         bad = []
-        for p in range(submit.position, submit.position + submit.count):
-            where = [x for x in submit.lanes if x in self.lanes and is_bad(p, self.lanes[x].pipeline)]
+        for p in range(fill.position, fill.position + fill.count):
+            where = [x for x in fill.lanes if x in self.lanes and is_bad(p, self.lanes[x].pipeline)]
             if where:
-                everywhere = len(where) == len(submit.lanes)
+                everywhere = len(where) == len(fill.lanes)
                 bad.append(BadRow(p, p % N, f"no. {p}", () if everywhere else tuple(where)))
         return bad
 
     def fail(self, worker: int) -> None:
         task = self.workers[worker].pop(0)
-        self.handle(ChunkFailed(worker, task.submit.task, "no reason"))
+        self.handle(ChunkFailed(worker, task.fill.task, "no reason"))
 
     def kill(self, worker: int, suspect: Suspect | None = None) -> None:
         """It may have written anything of its tasks."""
@@ -523,8 +536,14 @@ class World:
         self.tick()
 
     def tick(self) -> None:
-        """What the daemon does several times a second."""
+        """What the daemon does several times a second. No worker gets two late chunks."""
+        idle = sum(not tasks for worker, tasks in self.workers.items() if worker not in self.retired)
+        before = self._made_twice()
         self.handle(Tick())
+        assert len(self._made_twice() - before) <= idle
+
+    def _made_twice(self) -> set[int]:
+        return {number for number, task in self.coordinator.workers.tasks.items() if task.twice}
 
     def stuck_ends(self, worker: int) -> None:
         for task in self.stuck.pop(worker):

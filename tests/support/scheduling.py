@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from prepserver.order import make_order
 from prepserver.protocol.messages import Attach
+from prepserver.protocol.work import AddStream
 from prepserver.schedule.actions import Action, Announce
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import (
     ChunkFailed,
     ChunkMade,
-    KnownBad,
     RankAsks,
     RankLeft,
     Released,
@@ -22,6 +22,8 @@ from prepserver.schedule.events import (
 from prepserver.schedule.records import BadRow, Cursor, Job, Lane, Suspect, Took
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.strikes import CRASH_STRIKES
+
+SPEC = AddStream(0, {}, "", "none", 0)
 
 
 class ByHand(Coordinator):
@@ -35,7 +37,7 @@ class ByHand(Coordinator):
     def add_stream(
         self, stream: int, key: str, source: str, n: int, next_start: Callable[[int], int], position: int
     ) -> None:
-        self.streams[stream] = Stream(stream, key, source, n, next_start, position)
+        self.streams[stream] = Stream(stream, key, source, n, next_start, position, SPEC)
 
     def add_lane(self, stream: int, lane: Lane) -> None:
         self.streams[stream].lanes[lane.id] = lane
@@ -61,8 +63,8 @@ class ByHand(Coordinator):
     def made(self, worker: int, task: int, bad: Iterable[BadRow] = (), took: Took = Took()) -> list[Action]:  # noqa: B008
         return self.handle(ChunkMade(worker, task, tuple(bad), took), self.now_s)
 
-    def failed(self, worker: int, task: int, lane: int | None = None, *, final: bool = False) -> list[Action]:
-        return self.handle(ChunkFailed(worker, task, "a reason", lane, final), self.now_s)
+    def failed(self, worker: int, task: int, lane: int | None = None, *, elsewhere: bool = False) -> list[Action]:
+        return self.handle(ChunkFailed(worker, task, "a reason", lane, elsewhere), self.now_s)
 
     def lost(self, worker: int, suspect: Suspect | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
         return self.handle(WorkerLost(worker, suspect, strikes), self.now_s)
@@ -80,9 +82,6 @@ class ByHand(Coordinator):
 
     def left(self, cursor: int) -> list[Action]:
         return self.handle(RankLeft(cursor), self.now_s)
-
-    def known(self, source: str, *samples: int) -> list[Action]:
-        return self.handle(KnownBad(source, tuple((index, "") for index in samples)), self.now_s)
 
     def tick(self, now_s: float) -> list[Action]:
         self.now_s = now_s

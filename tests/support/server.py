@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import prepclient
 import prepserver
@@ -54,6 +54,7 @@ class Server:
         env: More for its environment.
         program: What Python runs.
         remote: Remote workers, beside the others.
+        within: A command that runs it, such as as another user.
 
     Attributes:
         home: Holds everything of this daemon.
@@ -72,6 +73,7 @@ class Server:
         env: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "prepserver.cli"),
         remote: int = 0,
+        within: Sequence[str] = (),
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
         self.runtime_dir = self.home / "run"
@@ -86,6 +88,8 @@ class Server:
             self._arguments += ["--engine", "ray", "--remote-workers", str(remote)]
         self._workers = workers + remote
         self._program = program
+        self._within = within
+        self._pass_fds: Sequence[int] = ()
         self._env = {leaks.MARK: self.mark, **(env or {})}
         if memory is not None:
             self._arguments += ["--memory", memory]
@@ -95,7 +99,7 @@ class Server:
             self._arguments += ["--config", str(config)]
         ALIVE.append(self)
 
-    def start(self) -> Server:
+    def start(self) -> Self:
         """Returns when clients may attach and every worker is up."""
         self.launch()
         self.wait_up()
@@ -114,13 +118,20 @@ class Server:
     ) -> subprocess.Popen[bytes]:
         """Starts a daemon in this one's directory and does not wait; `adopt` makes it this one."""
         command = [
-            *(sys.executable, *(program or self._program), "start", "--runtime-dir", str(self.runtime_dir)),
-            *self._arguments, *arguments,
-        ]  # fmt: skip
+            *(*self._within, sys.executable, *(program or self._program), "start"),
+            *("--runtime-dir", str(self.runtime_dir), *self._arguments, *arguments),
+        ]
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**self._env, **(env or {}))
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=self._pass_fds,
+                env=environment(**self._env | dict(env or {})),
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """Kills the daemon with SIGKILL, when what it holds has been looked at; its children end by themselves."""
+        self.look()
+        self.process.kill()
+        self.process.wait()
 
     def adopt(self, process: subprocess.Popen[bytes]) -> None:
         """The daemon is `process` from now on; the one before has ended."""
@@ -222,6 +233,21 @@ class Server:
         wait_until(lambda: not leaks.marked(self.mark), why=lambda: f"left: {leaks.marked(self.mark)}\n{self.log()}")
         left = leaks.holders(self.seen_rings)
         assert left == {}, f"ring segments are still held by {left}, this is {os.getpid()}"
+
+    def __enter__(self) -> Self:
+        """Starts it."""
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.__exit__)
+            self.start()
+            failed.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it, asserts that nothing of it is left, and removes its files."""
+        try:
+            self.stop()
+        finally:
+            self.discard()
 
     def discard(self) -> None:
         """Removes its files."""

@@ -226,7 +226,6 @@ def test_a_sample_without_its_columns_is_told(sample: Any) -> None:
 def test_a_source_knows_its_range_its_names_and_its_labels() -> None:
     made = PluginSource(Plugin("mine", columns={"it": kinds.Label()}), [(4,), (5,)], 2, ["a"])
     assert (len(made), made.name(1), made.label(1), made.classes()) == (2, "mine[1]", 5, ["a"])
-    assert source([("x",)], kinds.Text()).label(0) == 0
     with pytest.raises(IndexError):
         made.read(2)
 
@@ -254,6 +253,7 @@ class Raising:
 def test_what_a_dataset_raises_belongs_to_whom_it_concerns(error: BaseException, raised: type[Exception]) -> None:
     with pytest.raises(raised) as caught:
         PluginSource(Plugin("mine", columns={"it": kinds.Label()}), Raising(error), 1, []).read(0)
+    assert PluginSource(Plugin("mine", columns={"it": kinds.Text()}), Raising(error), 1, []).label(0) == 0
     assert type(caught.value) is raised
 
 

@@ -20,13 +20,12 @@ import prepclient
 import prepclient.engine
 import prepserver
 from prepserver.cli import command_line, exits
-from prepserver.config import FIELDS, Settings
+from prepserver.config import FIELDS
 from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.record import IMAGES, with_index
 from prepserver.pipeline.sources import SOURCES
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import FIRST
+from prepserver.transform.stage import FIRST, Draws
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -308,13 +307,11 @@ def test_documents_name_every_setting_with_its_default() -> None:
         "cache_memory_bytes": '"auto"', "cache_disk_bytes": '"auto"', "cache_folders": "[]",
         "socket_mode": '"0660"',
     }  # fmt: skip
-    in_file = {field: name for name, field in FIELDS.items()}
     listed = {row[0].strip("`"): row[1].strip("`") for row in table("configuration.md", "setting")}
-    for name in Settings.__dataclass_fields__:
-        default = getattr(Settings(), name)
-        shown = listed.pop(in_file.get(name, name))
+    for name, field in FIELDS.items():
+        shown, default = listed.pop(name), field.default
         if name != "cache_dir":
-            assert shown == automatic.get(name, f'"{default}"' if isinstance(default, str) else str(default))
+            assert shown == automatic.get(field.name, f'"{default}"' if isinstance(default, str) else str(default))
     assert listed == {}
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import os
 import weakref
 from pathlib import Path
 
 import pytest
 
-from prepserver import tokens
+from prepserver import opfile
+from prepserver.opfile import BadFile
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Tokenize
-from prepserver.tokens import BadText, BadTokenizer, tokenizer
+from prepserver.tokens import BadText, tokenizer
 from prepserver.transform.ops import stage_of
 from tests.support import texts
 
@@ -37,11 +39,11 @@ def test_ranks_of_tiktoken_are_told_by_the_file(tmp_path: Path) -> None:
     assert found[2] == [257, 260, 259]
     assert bytes(found[3][:-1]).decode() == "ünï \U0001f600"
     other = path.rename(tmp_path / "mine")
-    with pytest.raises(BadTokenizer, match=r"name it as its encoding \(gpt2, .*, or give pattern="):
+    with pytest.raises(BadFile, match=r"name it as its encoding \(gpt2, .*, or give pattern="):
         tokenizer(Tokenize(other))
     assert made(Tokenize(other, pattern="cl100k_base"), TEXTS) == found
     assert made(Tokenize(other, pattern=r"\p{L}+|."), ["the a"]) == [[257, 32, 97]]
-    with pytest.raises(BadTokenizer, match="has no ranks of tiktoken, or pattern= is no expression"):
+    with pytest.raises(BadFile, match="has no ranks of tiktoken, or pattern= is no expression"):
         tokenizer(Tokenize(other, pattern="("))
 
 
@@ -53,7 +55,7 @@ def test_a_model_of_sentencepiece_is_told_by_the_file(tmp_path: Path) -> None:
     reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert made(Tokenize(path), TEXTS) == reference.encode(TEXTS)
     path.write_bytes(b"\n\xff\0")
-    with pytest.raises(BadTokenizer, match="is no model of sentencepiece, and no text"):
+    with pytest.raises(BadFile, match="is no model of sentencepiece, and no text"):
         tokenizer(Tokenize(path))
 
 
@@ -62,15 +64,15 @@ def test_a_vocabulary_numbers_the_words_of_its_lines(tmp_path: Path) -> None:
     assert made(Tokenize(path, unknown="[UNK]"), ["the  a\tzzz", ""]) == [[4, 5, 1], []]
     with pytest.raises(BadText, match=r"has the word 'zzz', which .*words.txt lacks"):
         made(Tokenize(path), ["the zzz"])
-    with pytest.raises(BadTokenizer, match="lacks the word unknown='zzz'"):
+    with pytest.raises(BadFile, match="lacks the word unknown='zzz'"):
         tokenizer(Tokenize(path, unknown="zzz"))
     path.write_text("\ufeffa\r\n\r\nb")
     assert made(Tokenize(path, into="anew"), ["a b"]) == [[0, 2]]
     path.write_text("a\nb\na")
-    with pytest.raises(BadTokenizer, match="has the word 'a' in lines 1 and 3"):
+    with pytest.raises(BadFile, match="has the word 'a' in lines 1 and 3"):
         tokenizer(Tokenize(path, into="fresh"))
     path.write_bytes(b"a\n\xff\n")
-    with pytest.raises(BadTokenizer, match=r"neither a tokenizer.json, nor ranks"):
+    with pytest.raises(BadFile, match=r"neither a tokenizer.json, nor ranks"):
         tokenizer(Tokenize(path, into="again"))
 
 
@@ -105,7 +107,7 @@ def test_panics_of_packages_are_errors(tmp_path: Path) -> None:
     assert made(Tokenize(few), ["ab"]) == [[0, 1]]
     with pytest.raises(BadText, match="lacks a part of it"):
         made(Tokenize(few), ["abc"])
-    with pytest.raises(BadTokenizer, match="no tokenizer that its package can use"):
+    with pytest.raises(BadFile, match="no tokenizer that its package can use"):
         tokenizer(Tokenize(ranks(0, 0), into="anew"))
 
 
@@ -114,7 +116,7 @@ def test_a_tokenizer_that_draws_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     model = {"type": "BPE", "dropout": 0.1, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
     path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
-    with pytest.raises(BadTokenizer, match=r"dropout=0\.1.*set model.dropout to null"):
+    with pytest.raises(BadFile, match=r"dropout=0\.1.*set model.dropout to null"):
         tokenizer(Tokenize(path))
     path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model | {"dropout": None}}))
     assert made(Tokenize(path), ["ab"]) == [[2]]
@@ -131,10 +133,17 @@ def test_a_tokenizer_goes_with_the_last_one_who_uses_it(tmp_path: Path) -> None:
     assert found() is None
 
 
+def test_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Nobody waits for its writer."""
+    os.mkfifo(tmp_path / "words")
+    with pytest.raises(BadFile, match="words is no regular file"):
+        tokenizer(Tokenize(str(tmp_path / "words")))
+
+
 def test_a_file_that_has_grown_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_BYTES", 100)
+    monkeypatch.setattr(opfile, "MAX_FILE_BYTES", 100)
     path = texts.vocabulary(tmp_path / "words")
     with open(path, "r+b") as file:
         file.truncate(1 << 40)
-    with pytest.raises(BadTokenizer, match="words has more than 100 bytes, the limit"):
+    with pytest.raises(BadFile, match="words has more than 100 bytes, the limit"):
         tokenizer(Tokenize(path))

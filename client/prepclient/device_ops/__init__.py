@@ -6,13 +6,14 @@ Most are ops of a pipeline, whose parameters `prepserver.pipeline.ops` has; `Mix
 from __future__ import annotations
 
 import sys
+from typing import Any, get_args
 
 from prepclient.batchop import BatchOp
 from prepserver.pipeline.members import members
 from prepserver.pipeline.op import Op
 
-DEVICE_OPS: dict[type[Op], type[BatchOp]] = {
-    each.op: each
+DEVICE_OPS: dict[type[Op], type[BatchOp[Any]]] = {
+    get_args(vars(each)["__orig_bases__"][0])[0]: each
     for each in members(sys.modules[__name__], BatchOp).values()  # type: ignore[type-abstract]
 }
-"""How an op is done, by its class."""
+"""How an op is done, by its class: `NormalizeOnBatch(LineOp[Normalize])` is that of `Normalize`."""

@@ -5,41 +5,29 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from prepclient.batchop import BatchOp, Numbers, RowDraws, inside
+from prepclient.batchop import BatchOp, FloatOp, Numbers, OpT, RowDraws, inside
 from prepclient.errors import InvalidSpec
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label
 from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops.random_choice import RandomChoice
 from prepserver.pipeline.record import Record
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Mixing(Op):
-    """An op that mixes the samples of a batch.
-
-    Attributes:
-        num_classes: Number of classes.
-        alpha: Parameter of the Beta distribution.
-        labels: The column that becomes soft.
-    """
-
-    num_classes: int
-    alpha: float
-    labels: str
+    """An op that mixes the samples of a batch."""
 
     def __init__(self, num_classes: int, alpha: float = 1.0, labels: str = "label") -> None:
-        self._keep(
-            num_classes=checks.integer("num_classes", num_classes, 1, 1 << 20),
-            alpha=checks.number("alpha", alpha, 1e-6, 1e6),
-            labels=checks.name("labels", labels),
-        )
+        self.num_classes = checks.integer("num_classes", num_classes, 1, 1 << 20)
+        self.alpha = checks.number("alpha", alpha, 1e-6, 1e6)  # of the Beta distribution
+        self.labels = checks.name("labels", labels)  # the column that becomes soft
 
     def after(self, record: Record) -> Record:
         """As `Op.after`."""
@@ -57,45 +45,40 @@ class Mixing(Op):
 
 
 class Mixed(NamedTuple):
-    """How the rows of a batch are mixed.
+    """How the rows of a batch are mixed."""
 
-    Attributes:
-        label: Weight of a row's own label.
-        outside: Weight of a row's own pixels outside the rectangle; inside it has none.
-        top: First row of the rectangle, in pixels.
-        left: First column.
-        bottom: One past its last row.
-        right: One past its last column.
+    label: float  # weight of a row's own label
+    outside: float  # weight of a row's own pixels outside the rectangle; inside it has none
+    top: int = 0  # first row of the rectangle, in pixels
+    left: int = 0  # first column
+    bottom: int = 0  # one past its last row
+    right: int = 0  # one past its last column
+
+
+class MixingOnBatch(FloatOp[OpT]):
+    """Rows mixed with those before them (the first with the last), as torchvision's ``roll(1, 0)``.
+
+    Of a `RandomChoice`, one op is done to a batch.
     """
-
-    label: float
-    outside: float
-    top: int = 0
-    left: int = 0
-    bottom: int = 0
-    right: int = 0
-
-
-class MixingOnBatch(BatchOp):
-    """Rows mixed with those before them (the first with the last), as torchvision's ``roll(1, 0)``."""
 
     width = len(Mixed._fields)
 
-    def mixings(self) -> Sequence[Mixing]:
-        """The ops that may happen."""
-        return (self._op,)
-
-    def choose(self, number: float) -> Mixing:
-        """The op that happens."""
-        chosen: Mixing = self._op
-        return chosen
+    def __init__(self, op: OpT, image: Image, device: torch.device) -> None:
+        super().__init__(op, image, device)
+        given, weights = (op.transforms, op.p) if isinstance(op, RandomChoice) else ((op,), None)
+        self.mixings = [each for each in given if isinstance(each, Mixing)]
+        if len(self.mixings) < len(given):
+            raise SpecError("transforms", given, "a batch may choose among MixUp and CutMix")
+        self._ends = list(accumulate(weights or [1.0] * len(given)))
 
     def draw(self, rows: RowDraws) -> Numbers:
         if not len(rows):
             return np.empty((0, self.width))
         assert self._image.size is not None
         *numbers, choice = rows.of_batch()
-        return np.tile(np.array(self.choose(choice).decide(numbers, *self._image.size), np.float64), (len(rows), 1))
+        at = choice * self._ends[-1]
+        chosen = next(each for each, end in zip(self.mixings, self._ends, strict=True) if at < end)
+        return np.tile(np.array(chosen.decide(numbers, *self._image.size), np.float64), (len(rows), 1))
 
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         own = drawn[:, 1].reshape(-1, 1, 1, 1)
@@ -117,7 +100,7 @@ class SoftLabels:
         self.column, self._num_classes, self._places = column, num_classes, places
 
     @classmethod
-    def of(cls, ops: Sequence[BatchOp]) -> SoftLabels | None:
+    def of(cls, ops: Sequence[BatchOp[Any]]) -> SoftLabels | None:
         """How the ops of a batch make labels soft; None if they do not.
 
         Raises:
@@ -126,7 +109,7 @@ class SoftLabels:
         found, begin = [], 0
         for op in ops:
             if isinstance(op, MixingOnBatch):
-                found += [(mixing.labels, mixing.num_classes, begin) for mixing in op.mixings()]
+                found += [(mixing.labels, mixing.num_classes, begin) for mixing in op.mixings]
             begin += op.width
         if not found:
             return None

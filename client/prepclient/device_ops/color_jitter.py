@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
-from prepclient.batchop import BatchOp, Numbers, RowDraws
+from prepclient.batchop import FloatOp, Numbers, RowDraws
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.color_jitter import ColorJitter
 
 _TOP = 255.0
 
 
-class ColorJitterOnBatch(BatchOp):
-    op = ColorJitter
+class ColorJitterOnBatch(FloatOp[ColorJitter]):
     width = 4
 
-    def __init__(self, op: Any, image: Image, device: torch.device) -> None:
+    def __init__(self, op: ColorJitter, image: Image, device: torch.device) -> None:
         super().__init__(op, image, device)
         limits = np.array([op.brightness, op.contrast, op.saturation, op.hue])
         self._least, self._greatest = limits[:, 0], limits[:, 1]

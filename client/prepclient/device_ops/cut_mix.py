@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepclient.device_ops._mixing import Mixed, Mixing, MixingOnBatch, beta
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class CutMix(Mixing):
     """Put a rectangle of the image before it into each image of a batch. Only for `device_ops`.
 
@@ -32,5 +30,5 @@ class CutMix(Mixing):
         return Mixed(own, 1.0, top, left, bottom, right)
 
 
-class CutMixOnBatch(MixingOnBatch):
-    op = CutMix
+class CutMixOnBatch(MixingOnBatch[CutMix]):
+    pass

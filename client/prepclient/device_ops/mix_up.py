@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepclient.device_ops._mixing import Mixed, Mixing, MixingOnBatch, beta
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class MixUp(Mixing):
     """Blend each image of a batch with the one before it, and their labels alike. Only for `device_ops`.
 
@@ -27,5 +25,5 @@ class MixUp(Mixing):
         return Mixed(weight, weight)
 
 
-class MixUpOnBatch(MixingOnBatch):
-    op = MixUp
+class MixUpOnBatch(MixingOnBatch[MixUp]):
+    pass

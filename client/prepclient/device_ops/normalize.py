@@ -6,9 +6,6 @@ from prepclient.batchop import Line, LineOp
 from prepserver.pipeline.ops.normalize import Normalize
 
 
-class NormalizeOnBatch(LineOp):
-    op = Normalize
-    _op: Normalize
-
+class NormalizeOnBatch(LineOp[Normalize]):
     def after(self, line: Line) -> Line:
         return line.over(self._op.std, self._op.mean)

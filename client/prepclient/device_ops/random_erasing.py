@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 
-from prepclient.batchop import BatchOp, Numbers, RowDraws, inside
+from prepclient.batchop import FloatOp, Numbers, RowDraws, inside
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.random_erasing import RandomErasing
@@ -16,12 +15,10 @@ from prepserver.pipeline.ops.random_erasing import RandomErasing
 _TRIES = 10  # as torchvision
 
 
-class RandomErasingOnBatch(BatchOp):
-    op = RandomErasing
-    _op: RandomErasing
+class RandomErasingOnBatch(FloatOp[RandomErasing]):
     width = 4
 
-    def __init__(self, op: Any, image: Image, device: torch.device) -> None:
+    def __init__(self, op: RandomErasing, image: Image, device: torch.device) -> None:
         super().__init__(op, image, device)
         if isinstance(op.value, str):
             raise SpecError("value", op.value, "draws a number for each pixel: put this op into ops")

@@ -6,10 +6,7 @@ from prepclient.batchop import Line, LineOp
 from prepserver.pipeline.ops.to_dtype import ToDtype
 
 
-class ToDtypeOnBatch(LineOp):
-    op = ToDtype
-    _op: ToDtype
-
+class ToDtypeOnBatch(LineOp[ToDtype]):
     def after(self, line: Line) -> Line:
         is_scaled = self._op.scale and self._image.dtype == "uint8" != self._op.dtype
         return line.over((255.0,), (0.0,)) if is_scaled else line

@@ -3,8 +3,6 @@
 `prepserver.transform.ops` does the ops. A client can ask only for ops that have a file here.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any

@@ -17,6 +17,7 @@ from prepserver.pipeline.ops.gaussian_blur import GaussianBlur as GaussianBlur
 from prepserver.pipeline.ops.gaussian_noise import GaussianNoise as GaussianNoise
 from prepserver.pipeline.ops.grayscale import Grayscale as Grayscale
 from prepserver.pipeline.ops.jpeg import JPEG as JPEG
+from prepserver.pipeline.ops.linear_transformation import LinearTransformation as LinearTransformation
 from prepserver.pipeline.ops.mask_tokens import MaskTokens as MaskTokens
 from prepserver.pipeline.ops.mosaic import Mosaic as Mosaic
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
@@ -80,6 +81,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "GaussianNoise",
     "Grayscale",
     "JPEG",
+    "LinearTransformation",
     "MaskTokens",
     "Mosaic",
     "Normalize",

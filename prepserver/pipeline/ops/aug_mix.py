@@ -1,16 +1,9 @@
 """`AugMix`: the image mixed with changed ones."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class AugMix(Op):
     """Mix the image with random chains of changes of itself. Masks stay as they are: what is mixed has no one shape.
 
@@ -26,14 +19,6 @@ class AugMix(Op):
 
     needs_uint8 = True
 
-    severity: int
-    mixture_width: int
-    chain_depth: int
-    alpha: float
-    all_ops: bool
-    interpolation: str
-    fill: tuple[float, ...]
-
     def __init__(
         self,
         severity: int = 3,
@@ -41,16 +26,13 @@ class AugMix(Op):
         chain_depth: int = -1,
         alpha: float = 1.0,
         all_ops: bool = True,
-        interpolation: str | Enum = "bilinear",
-        fill: float | Sequence[float] | None = None,
+        interpolation: checks.Interpolation = "bilinear",
+        fill: checks.FloatOrFloats | None = None,
     ) -> None:
-        depth = checks.integer("chain_depth", chain_depth, -1, 32)
-        self._keep(
-            severity=checks.integer("severity", severity, 1, 10),
-            mixture_width=checks.integer("mixture_width", mixture_width, 1, 32),
-            chain_depth=depth or -1,
-            alpha=checks.number("alpha", alpha, 1e-3, 1e3),
-            all_ops=checks.flag("all_ops", all_ops),
-            interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
-            fill=checks.fill("fill", fill),
-        )
+        self.severity = checks.integer("severity", severity, 1, 10)
+        self.mixture_width = checks.integer("mixture_width", mixture_width, 1, 32)
+        self.chain_depth = checks.integer("chain_depth", chain_depth, -1, 32) or -1
+        self.alpha = checks.number("alpha", alpha, 1e-3, 1e3)
+        self.all_ops = checks.flag("all_ops", all_ops)
+        self.interpolation = checks.interpolation("interpolation", interpolation, checks.WARPS)
+        self.fill = checks.fill("fill", fill)

@@ -1,17 +1,12 @@
 """`AutoAugment`: a random pair of changes from a learned policy."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import WarpOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class AutoAugment(Op):
+class AutoAugment(WarpOp):
     """Apply one of 25 pairs of changes that were learned for a dataset. Masks follow the changes of shape.
 
     Attributes:
@@ -20,22 +15,12 @@ class AutoAugment(Op):
         fill: Value beyond the image's edges: one for all channels, or one for each. None means 0.
     """
 
-    moves = True
-    needs_uint8 = True
-
-    policy: str
-    interpolation: str
-    fill: tuple[float, ...]
-
     def __init__(
         self,
         policy: str | Enum = "imagenet",
-        interpolation: str | Enum = "nearest",
-        fill: float | Sequence[float] | None = None,
+        interpolation: checks.Interpolation = "nearest",
+        fill: checks.FloatOrFloats | None = None,
     ) -> None:
         name = policy.value if isinstance(policy, Enum) else policy
-        self._keep(
-            policy=checks.choice("policy", name, ("imagenet", "cifar10", "svhn")),
-            interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
-            fill=checks.fill("fill", fill),
-        )
+        self.policy = checks.choice("policy", name, ("imagenet", "cifar10", "svhn"))
+        super().__init__(interpolation, fill)

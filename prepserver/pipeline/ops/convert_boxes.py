@@ -1,15 +1,12 @@
 """`ConvertBoxes`: another form of boxes."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Boxes, Kind
 from prepserver.pipeline.op import BoxOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class ConvertBoxes(BoxOp):
     """Another form of boxes; after all ops that move pixels or change boxes.
 
@@ -18,13 +15,9 @@ class ConvertBoxes(BoxOp):
         normalize: Divide by the image's width and height, so that the image is 1 wide and 1 high.
     """
 
-    form: str
-    normalize: bool
-
     def __init__(self, form: str, normalize: bool = False) -> None:
-        self._keep(
-            form=checks.choice("form", form, ("xyxy", "xywh", "cxcywh")), normalize=checks.flag("normalize", normalize)
-        )
+        self.form = checks.choice("form", form, ("xyxy", "xywh", "cxcywh"))
+        self.normalize = checks.flag("normalize", normalize)
 
     def kind_after(self, kind: Kind) -> Kind:
         return replace(kind, form=self.form, normalized=self.normalize) if isinstance(kind, Boxes) else kind

@@ -1,18 +1,13 @@
 """`CopyPaste`: objects of another sample, pasted onto this one."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Kind, Mask, PerBox
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.kinds import Mask, PerBox
+from prepserver.pipeline.op import MixOp
 from prepserver.pipeline.record import Record
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class CopyPaste(Op):
+class CopyPaste(MixOp):
     """Objects of another sample, both drawn at random, pasted onto this one: simple copy-paste (Ghiasi et al., 2021).
 
     The other one comes from the whole source, and ops before this one, which must give all images one size, are done to
@@ -29,15 +24,11 @@ class CopyPaste(Op):
         instances: The column with the number that each box has in the mask, 1 to 255; 0 if it has no pixels.
     """
 
-    moves = True
-    nests = False
     partners = 1
 
-    mask: str
-    instances: str
-
     def __init__(self, mask: str = "mask", instances: str = "instances") -> None:
-        self._keep(mask=checks.name("mask", mask), instances=checks.name("instances", instances))
+        self.mask = checks.name("mask", mask)
+        self.instances = checks.name("instances", instances)
 
     def after(self, record: Record) -> Record:
         for field, column, kind in (("mask", self.mask, Mask), ("instances", self.instances, PerBox)):
@@ -54,9 +45,4 @@ class CopyPaste(Op):
             raise SpecError("op", "CopyPaste", reason)
         if isinstance(numbers, PerBox) and numbers.dtype == "int8":
             raise SpecError("instances", self.instances, "is int8, which cannot count to 255: use int16 or more")
-        return super(CopyPaste, self).after(record)
-
-    def kind_after(self, kind: Kind) -> Kind:
-        if isinstance(kind, Boxes) and kind.count is not None:
-            raise SpecError("op", "CopyPaste", "cannot follow PadBoxes: put that after it")
-        return super(CopyPaste, self).kind_after(kind)
+        return super().after(record)

@@ -1,9 +1,5 @@
 """`Decode`: encoded bytes to pixels."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
@@ -12,7 +8,6 @@ from prepserver.pipeline.record import Record
 DEFAULT_MAX_PIXELS = 64_000_000
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Decode(Op):
     """Encoded bytes to pixels; implied at the start of a pipeline.
 
@@ -25,16 +20,10 @@ class Decode(Op):
 
     nests = False
 
-    exif_orientation: bool
-    max_pixels: int
-    mode: str
-
     def __init__(self, exif_orientation: bool = True, max_pixels: int = DEFAULT_MAX_PIXELS, mode: str = "RGB") -> None:
-        self._keep(
-            exif_orientation=checks.flag("exif_orientation", exif_orientation),
-            max_pixels=checks.integer("max_pixels", max_pixels, 1, checks.MAX_SIDE_PX**2),
-            mode=checks.choice("mode", mode, ("RGB",)),
-        )
+        self.exif_orientation = checks.flag("exif_orientation", exif_orientation)
+        self.max_pixels = checks.integer("max_pixels", max_pixels, 1, checks.MAX_SIDE_PX**2)
+        self.mode = checks.choice("mode", mode, ("RGB",))
 
     def after(self, record: Record) -> Record:
         # The pipeline does not ask its first op.

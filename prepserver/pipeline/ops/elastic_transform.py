@@ -1,17 +1,10 @@
 """`ElasticTransform`: as if seen through water."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import WarpOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class ElasticTransform(Op):
+class ElasticTransform(WarpOp):
     """Move each pixel a little, and its neighbours alike; the size stays.
 
     Boxes and keypoints follow approximately, to a pixel, as in torchvision.
@@ -23,30 +16,18 @@ class ElasticTransform(Op):
         fill: Value beyond the image's edges: one for all channels, or one for each.
     """
 
-    moves = True
-    needs_uint8 = True
-
-    alpha: tuple[float, ...]
-    sigma: tuple[float, ...]
-    interpolation: str
-    fill: tuple[float, ...]
-
     def __init__(
         self,
-        alpha: float | Sequence[float] = 50.0,
-        sigma: float | Sequence[float] = 5.0,
-        interpolation: str | Enum = "bilinear",
-        fill: float | Sequence[float] | None = 0,
+        alpha: checks.FloatOrFloats = 50.0,
+        sigma: checks.FloatOrFloats = 5.0,
+        interpolation: checks.Interpolation = "bilinear",
+        fill: checks.FloatOrFloats | None = 0,
     ) -> None:
-        self._keep(
-            alpha=_for_both("alpha", alpha, 1e4),
-            sigma=_for_both("sigma", sigma, 100.0),
-            interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
-            fill=checks.fill("fill", fill),
-        )
+        self.alpha = _for_both("alpha", alpha, 1e4)
+        self.sigma = _for_both("sigma", sigma, 100.0)
+        super().__init__(interpolation, fill)
 
 
 def _for_both(field: str, value: object, high: float) -> tuple[float, float]:
-    given = checks.items(field, value, (1, 2)) if isinstance(value, list | tuple) else (value,)
-    numbers = [checks.number(field, each, 0.0, high) for each in given]
+    numbers = [checks.number(field, each, 0.0, high) for each in checks.items_or_one(field, value, (1, 2))]
     return numbers[0], numbers[-1]

@@ -1,16 +1,11 @@
 """`GaussianNoise`: noise added."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class GaussianNoise(Op):
     """Add normally distributed noise to each value.
 
@@ -20,16 +15,10 @@ class GaussianNoise(Op):
         clip: Cut the result to 0..1 (0..255 for uint8). False lets bytes wrap around, as in torchvision.
     """
 
-    mean: float
-    sigma: float
-    clip: bool
-
     def __init__(self, mean: float = 0.0, sigma: float = 0.1, clip: bool = True) -> None:
-        self._keep(
-            mean=checks.number("mean", mean, -1e3, 1e3),
-            sigma=checks.number("sigma", sigma, 0.0, 1e3),
-            clip=checks.flag("clip", clip),
-        )
+        self.mean = checks.number("mean", mean, -1e3, 1e3)
+        self.sigma = checks.number("sigma", sigma, 0.0, 1e3)
+        self.clip = checks.flag("clip", clip)
 
     def image_after(self, image: Image) -> Image:
         if self.clip and image.dtype != "uint8" and image.top != 1.0:

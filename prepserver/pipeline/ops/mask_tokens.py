@@ -1,10 +1,5 @@
 """`MaskTokens`: what a masked language model learns to fill in."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Tokens
@@ -15,7 +10,6 @@ _MAX_TOKEN = 2**31 - 1
 _MAX_SPECIAL = 1024
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class MaskTokens(Op):
     """Hides tokens for a masked language model, as BERT does, by other random numbers in each epoch.
 
@@ -30,38 +24,26 @@ class MaskTokens(Op):
         probability: Of a token to be chosen.
         column: The column of tokens.
         labels: The new column: int64, in the shape of the tokens.
-
-    Raises:
-        SpecError: A parameter is not allowed, or tokens differ in length.
     """
 
     nests = False
-
-    mask: int
-    vocabulary: int
-    special: tuple[int, ...]
-    probability: float
-    column: str
-    labels: str
 
     def __init__(
         self,
         mask: int,
         vocabulary: int,
-        special: Sequence[int] = (),
+        special: checks.Ints = (),
         probability: float = 0.15,
         column: str = "tokens",
         labels: str = "labels",
     ) -> None:
         numbers = checks.items("special", special, range(_MAX_SPECIAL + 1))
-        self._keep(
-            mask=checks.integer("mask", mask, 0, _MAX_TOKEN),
-            vocabulary=checks.integer("vocabulary", vocabulary, 1, _MAX_TOKEN),
-            special=tuple(sorted({checks.integer("special", each, -(2**63), 2**63 - 1) for each in numbers})),
-            probability=checks.number("probability", probability, 0.0, 1.0),
-            column=checks.name("column", column),
-            labels=checks.name("labels", labels),
-        )
+        self.mask = checks.integer("mask", mask, 0, _MAX_TOKEN)
+        self.vocabulary = checks.integer("vocabulary", vocabulary, 1, _MAX_TOKEN)
+        self.special = tuple(sorted({checks.integer("special", each, -(2**63), 2**63 - 1) for each in numbers}))
+        self.probability = checks.number("probability", probability, 0.0, 1.0)
+        self.column = checks.name("column", column)
+        self.labels = checks.name("labels", labels)
 
     def after(self, record: Record) -> Record:
         kind = record.get(self.column)

@@ -1,19 +1,12 @@
 """`Mosaic`: four samples in one."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Kind, Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.kinds import Size
+from prepserver.pipeline.op import MixOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Mosaic(Op):
+class Mosaic(MixOp):
     """The sample and three others, drawn at random, around a random point, as YOLO's mosaics.
 
     The four images meet at a point of a canvas of twice the `size`, each shrunk or enlarged to fit into `size`. The
@@ -27,36 +20,22 @@ class Mosaic(Op):
         interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name.
     """
 
-    moves = True
     needs_uint8 = True
-    nests = False
     partners = 3
-
-    size: tuple[int, int]
-    center: tuple[float, float]
-    fill: tuple[float, ...]
-    interpolation: str
 
     def __init__(
         self,
-        size: int | Sequence[int],
-        center: Sequence[float] = (0.5, 1.5),
-        fill: float | Sequence[float] = 114,
-        interpolation: str | Enum = "bilinear",
+        size: checks.IntOrInts,
+        center: checks.Floats = (0.5, 1.5),
+        fill: checks.FloatOrFloats = 114,
+        interpolation: checks.Interpolation = "bilinear",
     ) -> None:
-        self._keep(
-            size=checks.size("size", size),
-            center=checks.number_range("center", center, 0.0, 2.0),
-            fill=checks.fill("fill", fill),
-            interpolation=checks.interpolation("interpolation", interpolation),
-        )
+        self.size = checks.size("size", size)
+        self.center = checks.number_range("center", center, 0.0, 2.0)
+        self.fill = checks.fill("fill", fill)
+        self.interpolation = checks.interpolation("interpolation", interpolation)
         if 2 * max(self.size) > checks.MAX_SIDE_PX:
             raise SpecError("size", size, f"must be at most {checks.MAX_SIDE_PX // 2}: the canvas is twice as large")
 
     def size_after(self, size: Size | None) -> Size:
         return 2 * self.size[0], 2 * self.size[1]
-
-    def kind_after(self, kind: Kind) -> Kind:
-        if isinstance(kind, Boxes) and kind.count is not None:
-            raise SpecError("op", "Mosaic", "cannot follow PadBoxes: put that after it")
-        return super(Mosaic, self).kind_after(kind)

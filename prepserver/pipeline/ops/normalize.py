@@ -1,9 +1,6 @@
 """`Normalize`: mean and standard deviation removed."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -11,7 +8,6 @@ from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Normalize(Op):
     """(value - mean) / std, for each channel.
 
@@ -20,14 +16,9 @@ class Normalize(Op):
         std: Like `mean`; above 0.
     """
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        self._keep(
-            mean=tuple(checks.number("mean", value) for value in checks.items("mean", mean, (1, 3))),
-            std=tuple(checks.number("std", value) for value in checks.items("std", std, (1, 3))),
-        )
+    def __init__(self, mean: checks.Floats, std: checks.Floats) -> None:
+        self.mean = tuple(checks.number("mean", value) for value in checks.items("mean", mean, (1, 3)))
+        self.std = tuple(checks.number("std", value) for value in checks.items("std", std, (1, 3)))
         if min(self.std) <= 0.0:
             raise SpecError("std", std, "must be above 0")
 

@@ -1,18 +1,11 @@
 """`Only`: an op for one column."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from prepserver.pipeline import nested
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Only(Op):
     """An op that changes the values of one column, and leaves other columns of its kind alone.
 
@@ -25,16 +18,13 @@ class Only(Op):
 
     nests = False
 
-    column: str
-    inner: Op
-
-    def __init__(self, column: str, inner: Op | Mapping[str, Any]) -> None:
+    def __init__(self, column: str, inner: nested.OpLike) -> None:
         if not isinstance(column, str):
             raise SpecError("column", column, "must be the name of a column")
-        inner = nested.inner("inner", inner)
-        if inner.moves:
-            raise SpecError("inner", type(inner).__name__, "moves pixels, which all columns do together")
-        self._keep(column=column, inner=inner)
+        self.column = column
+        self.inner = nested.inner("inner", inner)
+        if self.inner.moves:
+            raise SpecError("inner", type(self.inner).__name__, "moves pixels, which all columns do together")
 
     def after(self, record: Record) -> Record:
         if self.column not in record:

@@ -1,16 +1,10 @@
 """`Pad`: pixels put around an image."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Pad(Op):
     """Pixels put around the image.
 
@@ -23,18 +17,12 @@ class Pad(Op):
     moves = True
     is_fixed = True
 
-    padding: tuple[int, int, int, int]
-    fill: tuple[float, ...]
-    padding_mode: str
-
     def __init__(
-        self, padding: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant"
+        self, padding: checks.IntOrInts, fill: checks.FloatOrFloats = 0, padding_mode: str = "constant"
     ) -> None:
-        self._keep(
-            padding=checks.padding("padding", padding),
-            fill=checks.fill("fill", fill),
-            padding_mode=checks.choice("padding_mode", padding_mode, checks.PADDING_MODES),
-        )
+        self.padding = checks.padding("padding", padding)
+        self.fill = checks.fill("fill", fill)
+        self.padding_mode = checks.choice("padding_mode", padding_mode, checks.PADDING_MODES)
 
     def size_after(self, size: Size | None) -> Size | None:
         left, top, right, bottom = self.padding

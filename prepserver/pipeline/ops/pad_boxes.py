@@ -1,8 +1,6 @@
 """`PadBoxes`: a row for any number of boxes."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -14,7 +12,6 @@ COUNT = "count"
 """The column that says how many boxes a row holds."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class PadBoxes(BoxOp):
     """Room for `n` boxes in each row, with what there is for each box, and a column ``count``.
 
@@ -28,16 +25,14 @@ class PadBoxes(BoxOp):
 
     takes_any_form = True
 
-    n: int
-    keep: str
-
     def __init__(self, n: int, keep: str = "first") -> None:
-        self._keep(n=checks.integer("n", n, 1, 10_000), keep=checks.choice("keep", keep, ("first", "largest")))
+        self.n = checks.integer("n", n, 1, 10_000)
+        self.keep = checks.choice("keep", keep, ("first", "largest"))
 
     def after(self, record: Record) -> Record:
         if COUNT in record:
             raise SpecError("n", self.n, f"there is a column {COUNT} already: pad boxes once, in a record without one")
-        return {**super(PadBoxes, self).after(record), COUNT: BoxCount()}
+        return {**super().after(record), COUNT: BoxCount()}
 
     def kind_after(self, kind: Kind) -> Kind:
         if isinstance(kind, Boxes | PerBox) or (isinstance(kind, Keypoints) and kind.is_per_box):

@@ -1,8 +1,6 @@
 """`PadKeypoints`: a row for any number of points."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -11,7 +9,6 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class PadKeypoints(Op):
     """Room for `n` points in each row. Beyond the last point, x, y and visibility are 0.
 
@@ -23,13 +20,11 @@ class PadKeypoints(Op):
 
     nests = False
 
-    n: int
-
     def __init__(self, n: int) -> None:
-        self._keep(n=checks.integer("n", n, 1, 10_000))
+        self.n = checks.integer("n", n, 1, 10_000)
 
     def after(self, record: Record) -> Record:
-        found = super(PadKeypoints, self).after(record)
+        found = super().after(record)
         if found == record:
             raise SpecError("n", self.n, "needs keypoints without boxes, of any number; PadBoxes(n) is for boxes")
         return found

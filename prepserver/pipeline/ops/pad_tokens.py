@@ -1,9 +1,5 @@
 """`PadTokens`: tokens of one length."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
@@ -11,7 +7,6 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record, renamed
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class PadTokens(Op):
     """Tokens filled up at the end to one length, and which of them are tokens.
 
@@ -26,19 +21,9 @@ class PadTokens(Op):
         column: The column of tokens.
         trim: Whether a batch is cut to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always
             have `length` tokens in shared memory, so jobs with other batches can share them.
-
-    Raises:
-        SpecError: A number is none, or a column is missing or there already.
     """
 
     nests = False
-
-    length: int
-    pad: int
-    mask: str | None
-    count: str | None
-    column: str
-    trim: bool
 
     def __init__(
         self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens",
@@ -46,27 +31,23 @@ class PadTokens(Op):
     ) -> None:  # fmt: skip
         if checks.flag("trim", trim) and count is None:
             count = "length"
-        self._keep(
-            length=checks.side("length", length),
-            pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
-            mask=None if mask is None else checks.name("mask", mask),
-            count=None if count is None else checks.name("count", count),
-            column=checks.name("column", column),
-            trim=trim,
-        )
+        self.length = checks.side("length", length)
+        self.pad = checks.integer("pad", pad, -(2**63), 2**63 - 1)
+        self.mask = None if mask is None else checks.name("mask", mask)
+        self.count = None if count is None else checks.name("count", count)
+        self.column = checks.name("column", column)
+        self.trim = trim
 
     def after(self, record: Record) -> Record:
         if not isinstance(record.get(self.column), Tokens):
             raise SpecError("column", self.column, f"is no column of tokens here; there are: {', '.join(record)}")
         made: dict[str, Kind] = {self.column: Tokens(self.length)}
-        if self.mask is not None:
-            if self.mask in made:
-                raise SpecError("mask", self.mask, "is the name of another column")
-            made[self.mask] = Array((self.length,), "uint8")
-        if self.count is not None:
-            if self.count in made:
-                raise SpecError("count", self.count, "is the name of another column")
-            made[self.count] = Scalar("int64")
+        beside: tuple[tuple[str, Kind], ...] = (("mask", Array((self.length,), "uint8")), ("count", Scalar("int64")))
+        for field, kind in beside:
+            if (name := getattr(self, field)) in made:
+                raise SpecError(field, name, "is the name of another column")
+            if name is not None:
+                made[name] = kind
         return renamed(record, self.column, made)
 
     @property

@@ -1,11 +1,8 @@
 """`PluginOp`: a function of the daemon's operator, applied to one column."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from prepserver.pipeline import checks, declared
 from prepserver.pipeline.declared import PluginSpec
@@ -15,7 +12,6 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import INDEX, Record
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class PluginOp(PluginSpec, Op):
     """A function of the daemon's operator, which the daemon's configuration loads.
 
@@ -42,13 +38,6 @@ class PluginOp(PluginSpec, Op):
     role = "op"
     own = ("column", "returns", "block", "code")
 
-    name: str
-    params: Mapping[str, Any]
-    column: str | None
-    returns: Kind | None
-    block: bool
-    code: str
-
     def __init__(
         self,
         name: str,
@@ -62,14 +51,10 @@ class PluginOp(PluginSpec, Op):
     ) -> None:
         if column is not None and not isinstance(column, str):
             raise SpecError("column", column, "must be the name of a column, or None for all images")
-        self._keep(
-            name=declared.plugin_name(name),
-            params=declared.parameters(params, self.own),
-            column=column,
-            returns=None if returns is None else declared.declared_kind("returns", returns),
-            block=checks.flag("block", block),
-            code=declared.code(code),
-        )
+        super().__init__(name, params, code)
+        self.column = column
+        self.returns = None if returns is None else declared.declared_kind("returns", returns)
+        self.block = checks.flag("block", block)
         if block and column is None:
             raise SpecError("block", block, "is for a column that is no image: name it by column=")
 
@@ -105,13 +90,13 @@ class PluginOp(PluginSpec, Op):
     def to_wire(self) -> dict[str, Any]:
         """As `Spec.to_wire`."""
         returns = None if self.returns is None else declared.kind_to_wire(self.returns)
-        wire = {**super(PluginOp, self).to_wire(), "params": dict(self.params), "returns": returns}
+        wire = super().to_wire() | {"returns": returns}
         return wire if self.block else {name: value for name, value in wire.items() if name != "block"}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Any]) -> PluginOp:
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
         """As `Spec.from_params`; a function takes one sample unless it is said."""
-        return super(PluginOp, cls).from_params({"block": False, **params})
+        return super().from_params({"block": False, **params})
 
 
 def _size(kind: Kind) -> tuple[int, int] | None:

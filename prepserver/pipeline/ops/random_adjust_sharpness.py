@@ -1,15 +1,10 @@
 """`RandomAdjustSharpness`: sharper or softer at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomAdjustSharpness(Op):
+class RandomAdjustSharpness(ChanceOp):
     """Blend the image with a smoothed one, with probability `p`.
 
     Attributes:
@@ -19,10 +14,6 @@ class RandomAdjustSharpness(Op):
 
     needs_uint8 = True
 
-    sharpness_factor: float
-    p: float
-
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
-        self._keep(
-            sharpness_factor=checks.number("sharpness_factor", sharpness_factor, 0.0, 1e3), p=checks.probability(p)
-        )
+        super().__init__(p)
+        self.sharpness_factor = checks.number("sharpness_factor", sharpness_factor, 0.0, 1e3)

@@ -1,18 +1,11 @@
 """`RandomAffine`: turned, moved, scaled and sheared at random."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import WarpOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomAffine(Op):
+class RandomAffine(WarpOp):
     """Turn, move, scale and shear the image at random; its size stays.
 
     Attributes:
@@ -26,39 +19,25 @@ class RandomAffine(Op):
         center: (x, y) in pixels that stays where it is, apart from `translate`; None for the image's centre.
     """
 
-    moves = True
-    needs_uint8 = True
-
-    degrees: tuple[float, float]
-    translate: tuple[float, float] | None
-    scale: tuple[float, float] | None
-    shear: tuple[float, ...] | None
-    interpolation: str
-    fill: tuple[float, ...]
-    center: tuple[float, float] | None
-
     def __init__(
         self,
-        degrees: float | Sequence[float],
-        translate: Sequence[float] | None = None,
-        scale: Sequence[float] | None = None,
-        shear: float | Sequence[float] | None = None,
-        interpolation: str | Enum = "nearest",
-        fill: float | Sequence[float] | None = 0,
-        center: Sequence[float] | None = None,
+        degrees: checks.FloatOrFloats,
+        translate: checks.Floats | None = None,
+        scale: checks.Floats | None = None,
+        shear: checks.FloatOrFloats | None = None,
+        interpolation: checks.Interpolation = "nearest",
+        fill: checks.FloatOrFloats | None = 0,
+        center: checks.Floats | None = None,
     ) -> None:
         if translate is not None:
             shares = checks.items("translate", translate, (2,))
             translate = [checks.number("translate", each, 0.0, 1.0) for each in shares]
-        self._keep(
-            degrees=checks.spread("degrees", degrees, -3600.0, 3600.0),
-            translate=None if translate is None else tuple(translate),
-            scale=None if scale is None else checks.number_range("scale", scale, 1e-3, 1e3),
-            shear=None if shear is None else _shear(shear),
-            interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
-            fill=checks.fill("fill", fill),
-            center=checks.point("center", center),
-        )
+        self.degrees = checks.spread("degrees", degrees, -3600.0, 3600.0)
+        self.translate = None if translate is None else tuple(translate)
+        self.scale = None if scale is None else checks.number_range("scale", scale, 1e-3, 1e3)
+        self.shear = None if shear is None else _shear(shear)
+        super().__init__(interpolation, fill)
+        self.center = checks.point("center", center)
 
 
 def _shear(value: object) -> tuple[float, ...]:

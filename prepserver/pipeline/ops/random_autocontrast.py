@@ -1,15 +1,9 @@
 """`RandomAutocontrast`: contrast stretched at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomAutocontrast(Op):
+class RandomAutocontrast(ChanceOp):
     """Stretch the values of each channel to 0..255, with probability `p`.
 
     Attributes:
@@ -17,8 +11,3 @@ class RandomAutocontrast(Op):
     """
 
     needs_uint8 = True
-
-    p: float
-
-    def __init__(self, p: float = 0.5) -> None:
-        self._keep(p=checks.probability(p))

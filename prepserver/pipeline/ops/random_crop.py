@@ -1,18 +1,12 @@
 """`RandomCrop`: a part of one size at a random place."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import CropOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomCrop(Op):
+class RandomCrop(CropOp):
     """A part of one size at a random place.
 
     Attributes:
@@ -23,29 +17,19 @@ class RandomCrop(Op):
         padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it).
     """
 
-    moves = True
-
-    size: tuple[int, int]
-    padding: tuple[int, int, int, int] | None
-    pad_if_needed: bool
-    fill: tuple[float, ...]
-    padding_mode: str
-
     def __init__(
         self,
-        size: int | Sequence[int],
-        padding: int | Sequence[int] | None = None,
+        size: checks.IntOrInts,
+        padding: checks.IntOrInts | None = None,
         pad_if_needed: bool = False,
-        fill: float | Sequence[float] = 0,
+        fill: checks.FloatOrFloats = 0,
         padding_mode: str = "constant",
     ) -> None:
-        self._keep(
-            size=checks.size("size", size),
-            padding=None if padding is None else checks.padding("padding", padding),
-            pad_if_needed=checks.flag("pad_if_needed", pad_if_needed),
-            fill=checks.fill("fill", fill),
-            padding_mode=checks.choice("padding_mode", padding_mode, checks.PADDING_MODES),
-        )
+        super().__init__(size)
+        self.padding = None if padding is None else checks.padding("padding", padding)
+        self.pad_if_needed = checks.flag("pad_if_needed", pad_if_needed)
+        self.fill = checks.fill("fill", fill)
+        self.padding_mode = checks.choice("padding_mode", padding_mode, checks.PADDING_MODES)
 
     def margins(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Return (left, top, right, bottom) padding in pixels for an image of `height` x `width`."""
@@ -56,11 +40,11 @@ class RandomCrop(Op):
             return left + across, top + down, right + across, bottom + down
         return left, top, right, bottom
 
-    def size_after(self, size: Size | None) -> Size:
+    def size_after(self, size: Size | None) -> Size | None:
         if size is not None:
             left, top, right, bottom = self.margins(*size)
             padded = (size[0] + top + bottom, size[1] + left + right)
             if padded[0] < self.size[0] or padded[1] < self.size[1]:
                 reason = f"is larger than the image ({padded}): make it smaller, or set pad_if_needed=True"
                 raise SpecError("size", self.size, reason)
-        return self.size
+        return super().size_after(size)

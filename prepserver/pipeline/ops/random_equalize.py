@@ -1,15 +1,9 @@
 """`RandomEqualize`: histograms equalized at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomEqualize(Op):
+class RandomEqualize(ChanceOp):
     """Equalize the histogram of each channel, with probability `p`.
 
     Attributes:
@@ -17,8 +11,3 @@ class RandomEqualize(Op):
     """
 
     needs_uint8 = True
-
-    p: float
-
-    def __init__(self, p: float = 0.5) -> None:
-        self._keep(p=checks.probability(p))

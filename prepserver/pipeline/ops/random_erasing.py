@@ -1,18 +1,12 @@
 """`RandomErasing`: a rectangle erased at random."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomErasing(Op):
+class RandomErasing(ChanceOp):
     """Erase a random rectangle of each image, with probability `p`. Masks stay as they are, as in torchvision.
 
     `value` has the unit that the image has at this place. torchvision's recipes erase after Normalize, where 0 is the
@@ -27,26 +21,19 @@ class RandomErasing(Op):
             standard deviation 1 for floats, all bytes alike for uint8.
     """
 
-    p: float
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    value: tuple[float, ...] | str
-
     def __init__(
         self,
         p: float = 0.5,
-        scale: Sequence[float] = (0.02, 0.33),
-        ratio: Sequence[float] = (0.3, 3.3),
-        value: float | Sequence[float] | str = 0,
+        scale: checks.Floats = (0.02, 0.33),
+        ratio: checks.Floats = (0.3, 3.3),
+        value: checks.FloatOrFloats | str = 0,
     ) -> None:
         if isinstance(value, str) and value != "random":
             raise SpecError("value", value, 'must be a number, one for each channel, or "random"')
-        self._keep(
-            p=checks.probability(p),
-            scale=checks.number_range("scale", scale, 0.0, 1.0),
-            ratio=checks.number_range("ratio", ratio, 1e-3, 1e3),
-            value=value if isinstance(value, str) else checks.fill("value", value),
-        )
+        super().__init__(p)
+        self.scale = checks.number_range("scale", scale, 0.0, 1.0)
+        self.ratio = checks.number_range("ratio", ratio, 1e-3, 1e3)
+        self.value = value if isinstance(value, str) else checks.fill("value", value)
 
     def image_after(self, image: Image) -> Image:
         if not isinstance(self.value, str):

@@ -1,15 +1,9 @@
 """`RandomGrayscale`: colours lost at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomGrayscale(Op):
+class RandomGrayscale(ChanceOp):
     """Turn colours to grey, with probability `p`; the number of channels stays.
 
     Attributes:
@@ -18,7 +12,5 @@ class RandomGrayscale(Op):
 
     needs_uint8 = True
 
-    p: float
-
     def __init__(self, p: float = 0.1) -> None:
-        self._keep(p=checks.probability(p))
+        super().__init__(p)

@@ -1,19 +1,12 @@
 """`RandomIoUCrop`: a random part that shows enough of a box."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import BoxOp
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class RandomIoUCrop(BoxOp):
     """A random part of the image that shows enough of at least one box, as SSD is trained.
 
@@ -31,13 +24,7 @@ class RandomIoUCrop(BoxOp):
     """
 
     moves = True
-
-    min_scale: float
-    max_scale: float
-    min_aspect_ratio: float
-    max_aspect_ratio: float
-    sampler_options: tuple[float, ...]
-    trials: int
+    varies = True
 
     def __init__(
         self,
@@ -45,22 +32,17 @@ class RandomIoUCrop(BoxOp):
         max_scale: float = 1.0,
         min_aspect_ratio: float = 0.5,
         max_aspect_ratio: float = 2.0,
-        sampler_options: Sequence[float] | None = None,
+        sampler_options: checks.Floats | None = None,
         trials: int = 40,
     ) -> None:
         options = checks.items("sampler_options", sampler_options or _OPTIONS, range(1, 33))
-        self._keep(
-            min_scale=checks.number("min_scale", min_scale, 0.0, 1.0),
-            max_scale=checks.number("max_scale", max_scale, 0.0, 1.0),
-            min_aspect_ratio=checks.number("min_aspect_ratio", min_aspect_ratio, 0.0),
-            max_aspect_ratio=checks.number("max_aspect_ratio", max_aspect_ratio, 0.0),
-            sampler_options=tuple(checks.number("sampler_options", option, 0.0) for option in options),
-            trials=checks.integer("trials", trials, 1, 1000),
-        )
+        self.min_scale = checks.number("min_scale", min_scale, 0.0, 1.0)
+        self.max_scale = checks.number("max_scale", max_scale, 0.0, 1.0)
+        self.min_aspect_ratio = checks.number("min_aspect_ratio", min_aspect_ratio, 0.0)
+        self.max_aspect_ratio = checks.number("max_aspect_ratio", max_aspect_ratio, 0.0)
+        self.sampler_options = tuple(checks.number("sampler_options", option, 0.0) for option in options)
+        self.trials = checks.integer("trials", trials, 1, 1000)
         if self.min_scale > self.max_scale:
             raise SpecError("max_scale", max_scale, f"must not be below min_scale, {self.min_scale:g}")
         if self.min_aspect_ratio > self.max_aspect_ratio:
             raise SpecError("max_aspect_ratio", max_aspect_ratio, "must not be below min_aspect_ratio")
-
-    def size_after(self, size: Size | None) -> None:
-        return None

@@ -1,15 +1,9 @@
 """`RandomPhotometricDistort`: colours changed at random, as for SSD."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class RandomPhotometricDistort(Op):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with probability `p`.
 
@@ -23,24 +17,16 @@ class RandomPhotometricDistort(Op):
 
     needs_uint8 = True
 
-    brightness: tuple[float, float]
-    contrast: tuple[float, float]
-    saturation: tuple[float, float]
-    hue: tuple[float, float]
-    p: float
-
     def __init__(
         self,
-        brightness: Sequence[float] = (0.875, 1.125),
-        contrast: Sequence[float] = (0.5, 1.5),
-        saturation: Sequence[float] = (0.5, 1.5),
-        hue: Sequence[float] = (-0.05, 0.05),
+        brightness: checks.Floats = (0.875, 1.125),
+        contrast: checks.Floats = (0.5, 1.5),
+        saturation: checks.Floats = (0.5, 1.5),
+        hue: checks.Floats = (-0.05, 0.05),
         p: float = 0.5,
     ) -> None:
-        self._keep(
-            brightness=checks.number_range("brightness", brightness, 0.0, 1e3),
-            contrast=checks.number_range("contrast", contrast, 0.0, 1e3),
-            saturation=checks.number_range("saturation", saturation, 0.0, 1e3),
-            hue=checks.number_range("hue", hue, -0.5, 0.5),
-            p=checks.probability(p),
-        )
+        self.brightness = checks.number_range("brightness", brightness, 0.0, 1e3)
+        self.contrast = checks.number_range("contrast", contrast, 0.0, 1e3)
+        self.saturation = checks.number_range("saturation", saturation, 0.0, 1e3)
+        self.hue = checks.number_range("hue", hue, -0.5, 0.5)
+        self.p = checks.probability(p)

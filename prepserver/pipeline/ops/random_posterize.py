@@ -1,15 +1,10 @@
 """`RandomPosterize`: fewer bits at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomPosterize(Op):
+class RandomPosterize(ChanceOp):
     """Keep the highest bits of each value, with probability `p`.
 
     Attributes:
@@ -19,8 +14,6 @@ class RandomPosterize(Op):
 
     needs_uint8 = True
 
-    bits: int
-    p: float
-
     def __init__(self, bits: int, p: float = 0.5) -> None:
-        self._keep(bits=checks.integer("bits", bits, 0, 8), p=checks.probability(p))
+        super().__init__(p)
+        self.bits = checks.integer("bits", bits, 0, 8)

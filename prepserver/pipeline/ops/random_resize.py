@@ -1,18 +1,11 @@
 """`RandomResize`: a random size."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ResizeOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomResize(Op):
+class RandomResize(ResizeOp):
     """Resize, antialiased, so that the shorter side has a random length; the other keeps the aspect ratio.
 
     Attributes:
@@ -21,24 +14,11 @@ class RandomResize(Op):
         interpolation: As in `RandomResizedCrop`.
     """
 
-    moves = True
-    needs_uint8 = True
-
-    min_size: int
-    max_size: int
-    interpolation: str
-
     def __init__(
-        self, min_size: int, max_size: int, interpolation: str | Enum = "bilinear", antialias: bool = True
+        self, min_size: int, max_size: int, interpolation: checks.Interpolation = "bilinear", antialias: bool = True
     ) -> None:
-        checks.antialias(antialias)
-        self._keep(
-            min_size=checks.side("min_size", min_size),
-            max_size=checks.side("max_size", max_size),
-            interpolation=checks.interpolation("interpolation", interpolation),
-        )
+        self.min_size = checks.side("min_size", min_size)
+        self.max_size = checks.side("max_size", max_size)
+        super().__init__(interpolation, antialias)
         if self.max_size <= self.min_size:
             raise SpecError("max_size", max_size, f"must be greater than min_size ({self.min_size})")
-
-    def size_after(self, size: Size | None) -> Size | None:
-        return None

@@ -1,19 +1,11 @@
 """`RandomResizedCrop`: a random part, resized to one size."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import CropOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomResizedCrop(Op):
+class RandomResizedCrop(CropOp):
     """A random part of the image, by area and aspect ratio, resized (antialiased) to one size.
 
     Attributes:
@@ -24,31 +16,20 @@ class RandomResizedCrop(Op):
             antialiased, and ``antialias=True`` is accepted.
     """
 
-    moves = True
     needs_uint8 = True
-
-    size: tuple[int, int]
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    interpolation: str
 
     def __init__(
         self,
-        size: int | Sequence[int],
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
-        interpolation: str | Enum = "bilinear",
+        size: checks.IntOrInts,
+        scale: checks.Floats = (0.08, 1.0),
+        ratio: checks.Floats = (3.0 / 4.0, 4.0 / 3.0),
+        interpolation: checks.Interpolation = "bilinear",
         antialias: bool = True,
     ) -> None:
         checks.antialias(antialias)
-        self._keep(
-            size=checks.size("size", size),
-            scale=checks.number_range("scale", scale, 0.0, 1.0),
-            ratio=checks.number_range("ratio", ratio, 1e-3, 1e3),
-            interpolation=checks.interpolation("interpolation", interpolation),
-        )
+        super().__init__(size)
+        self.scale = checks.number_range("scale", scale, 0.0, 1.0)
+        self.ratio = checks.number_range("ratio", ratio, 1e-3, 1e3)
+        self.interpolation = checks.interpolation("interpolation", interpolation)
         if self.scale[1] == 0.0:
             raise SpecError("scale", scale, "must leave some area: its greatest value is 0")
-
-    def size_after(self, size: Size | None) -> Size:
-        return self.size

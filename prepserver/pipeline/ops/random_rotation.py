@@ -1,18 +1,11 @@
 """`RandomRotation`: turned by a random angle."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import WarpOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomRotation(Op):
+class RandomRotation(WarpOp):
     """Turn the image by a random angle.
 
     Attributes:
@@ -24,30 +17,18 @@ class RandomRotation(Op):
         fill: Value beyond the image's edges: one for all channels, or one for each.
     """
 
-    moves = True
-    needs_uint8 = True
-
-    degrees: tuple[float, float]
-    interpolation: str
-    expand: bool
-    center: tuple[float, float] | None
-    fill: tuple[float, ...]
-
     def __init__(
         self,
-        degrees: float | Sequence[float],
-        interpolation: str | Enum = "nearest",
+        degrees: checks.FloatOrFloats,
+        interpolation: checks.Interpolation = "nearest",
         expand: bool = False,
-        center: Sequence[float] | None = None,
-        fill: float | Sequence[float] | None = 0,
+        center: checks.Floats | None = None,
+        fill: checks.FloatOrFloats | None = 0,
     ) -> None:
-        self._keep(
-            degrees=checks.spread("degrees", degrees, -3600.0, 3600.0),
-            interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
-            expand=checks.flag("expand", expand),
-            center=checks.point("center", center),
-            fill=checks.fill("fill", fill),
-        )
+        self.degrees = checks.spread("degrees", degrees, -3600.0, 3600.0)
+        super().__init__(interpolation, fill)
+        self.expand = checks.flag("expand", expand)
+        self.center = checks.point("center", center)
 
     def size_after(self, size: Size | None) -> Size | None:
         return None if self.expand else size

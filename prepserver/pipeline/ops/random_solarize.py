@@ -1,15 +1,10 @@
 """`RandomSolarize`: bright values inverted at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomSolarize(Op):
+class RandomSolarize(ChanceOp):
     """Invert all values from a threshold on, with probability `p`.
 
     Attributes:
@@ -19,8 +14,6 @@ class RandomSolarize(Op):
 
     needs_uint8 = True
 
-    threshold: float
-    p: float
-
     def __init__(self, threshold: float, p: float = 0.5) -> None:
-        self._keep(threshold=checks.number("threshold", threshold, 0.0, 256.0), p=checks.probability(p))
+        super().__init__(p)
+        self.threshold = checks.number("threshold", threshold, 0.0, 256.0)

@@ -1,15 +1,9 @@
 """`RandomVerticalFlip`: top and bottom swapped at random."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from prepserver.pipeline import checks
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomVerticalFlip(Op):
+class RandomVerticalFlip(ChanceOp):
     """Swap top and bottom, with probability `p`.
 
     Attributes:
@@ -17,8 +11,3 @@ class RandomVerticalFlip(Op):
     """
 
     moves = True
-
-    p: float
-
-    def __init__(self, p: float = 0.5) -> None:
-        self._keep(p=checks.number("p", p, 0.0, 1.0))

@@ -1,17 +1,10 @@
 """`RandomZoomOut`: an image on a larger canvas."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ChanceOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class RandomZoomOut(Op):
+class RandomZoomOut(ChanceOp):
     """The image at a random place on a larger canvas, with probability `p`.
 
     Attributes:
@@ -21,19 +14,9 @@ class RandomZoomOut(Op):
     """
 
     moves = True
+    varies = True
 
-    fill: tuple[float, ...]
-    side_range: tuple[float, float]
-    p: float
-
-    def __init__(
-        self, fill: float | Sequence[float] = 0, side_range: Sequence[float] = (1.0, 4.0), p: float = 0.5
-    ) -> None:
-        self._keep(
-            fill=checks.fill("fill", fill),
-            side_range=checks.number_range("side_range", side_range, 1.0, 16.0),
-            p=checks.number("p", p, 0.0, 1.0),
-        )
-
-    def size_after(self, size: Size | None) -> None:
-        return None
+    def __init__(self, fill: checks.FloatOrFloats = 0, side_range: checks.Floats = (1.0, 4.0), p: float = 0.5) -> None:
+        self.fill = checks.fill("fill", fill)
+        self.side_range = checks.number_range("side_range", side_range, 1.0, 16.0)
+        super().__init__(p)

@@ -1,19 +1,12 @@
 """`Resize`: another size."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Size
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ResizeOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Resize(Op):
+class Resize(ResizeOp):
     """Resize, antialiased.
 
     Attributes:
@@ -22,34 +15,24 @@ class Resize(Op):
         interpolation: As in `RandomResizedCrop`.
     """
 
-    moves = True
-    needs_uint8 = True
     is_fixed = True
-
-    size: int | tuple[int, int]
-    max_size: int | None
-    interpolation: str
 
     def __init__(
         self,
-        size: int | Sequence[int],
-        interpolation: str | Enum = "bilinear",
+        size: checks.IntOrInts,
+        interpolation: checks.Interpolation = "bilinear",
         max_size: int | None = None,
         antialias: bool = True,
     ) -> None:
-        checks.antialias(antialias)
-        if isinstance(size, list | tuple) and len(size) == 1:
-            size = size[0]  # torchvision: [n] means n
-        canonical = checks.size("size", size) if isinstance(size, list | tuple) else checks.side("size", size)
-        if max_size is not None:
-            max_size = checks.side("max_size", max_size)
-            if isinstance(canonical, tuple):
+        given = checks.items_or_one("size", size, (1, 2))  # torchvision: [n] means n
+        self.size = checks.size("size", size) if len(given) == 2 else checks.side("size", given[0])
+        self.max_size = None if max_size is None else checks.side("max_size", max_size)
+        super().__init__(interpolation, antialias)
+        if self.max_size is not None:
+            if isinstance(self.size, tuple):
                 raise SpecError("max_size", max_size, "needs an int as size, the shorter side")
-            if max_size <= canonical:
-                raise SpecError("max_size", max_size, f"must be greater than size ({canonical})")
-        self._keep(
-            size=canonical, max_size=max_size, interpolation=checks.interpolation("interpolation", interpolation)
-        )
+            if self.max_size <= self.size:
+                raise SpecError("max_size", max_size, f"must be greater than size ({self.size})")
 
     def result(self, height: int, width: int) -> tuple[int, int]:
         """Return (height, width) in pixels of an image of `height` x `width` after resizing.

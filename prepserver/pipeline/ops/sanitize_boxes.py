@@ -1,14 +1,9 @@
 """`SanitizeBoxes`: boxes removed that show nothing."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import BoxOp
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class SanitizeBoxes(BoxOp):
     """Boxes removed that are too small, or that reach over the image's edge; torchvision's SanitizeBoundingBoxes.
 
@@ -20,8 +15,6 @@ class SanitizeBoxes(BoxOp):
         min_area: Least area in pixels, 1 or more.
     """
 
-    min_size: float
-    min_area: float
-
     def __init__(self, min_size: float = 1.0, min_area: float = 1.0) -> None:
-        self._keep(min_size=checks.number("min_size", min_size, 1.0), min_area=checks.number("min_area", min_area, 1.0))
+        self.min_size = checks.number("min_size", min_size, 1.0)
+        self.min_area = checks.number("min_area", min_area, 1.0)

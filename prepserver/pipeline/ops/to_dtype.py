@@ -1,8 +1,6 @@
 """`ToDtype`: another element type."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -10,7 +8,6 @@ from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class ToDtype(Op):
     """Another element type.
 
@@ -19,13 +16,11 @@ class ToDtype(Op):
         scale: From uint8 to float, divide by 255, so that 1.0 is white. False by default, as in torchvision.
     """
 
-    dtype: str
-    scale: bool
-
     def __init__(self, dtype: object = "uint8", scale: bool = False) -> None:
         # torch.float32 prints as its name; this room does not import torch.
         name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
-        self._keep(dtype=checks.choice("dtype", name, checks.DTYPES), scale=checks.flag("scale", scale))
+        self.dtype = checks.choice("dtype", name, checks.DTYPES)
+        self.scale = checks.flag("scale", scale)
 
     def image_after(self, image: Image) -> Image:
         if self.dtype == "uint8" and image.dtype != "uint8":

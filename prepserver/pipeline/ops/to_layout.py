@@ -1,15 +1,12 @@
 """`ToLayout`: the order of the axes in a row."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class ToLayout(Op):
     """How a row is stored and seen; the last op of a pipeline.
 
@@ -21,10 +18,8 @@ class ToLayout(Op):
 
     nests = False
 
-    layout: str
-
     def __init__(self, layout: str = "CHW") -> None:
-        self._keep(layout=checks.choice("layout", layout, ("CHW", "HWC")))
+        self.layout = checks.choice("layout", layout, ("CHW", "HWC"))
 
     def image_after(self, image: Image) -> Image:
         return replace(image, layout=self.layout)

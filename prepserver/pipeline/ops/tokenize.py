@@ -1,23 +1,16 @@
 """`Tokenize`: text to tokens."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-
 from prepserver.pipeline import checks
-from prepserver.pipeline.declared import code as checked_code
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Text, Tokens
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import FileOp
 from prepserver.pipeline.record import Record, renamed
 from prepserver.pipeline.source import PathLike, absolute
-from prepserver.pipeline.spec import FILE, Codes
 
 _MAX_CHARS = 1024
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Tokenize(Op):
+class Tokenize(FileOp):
     """Text to the numbers of its tokens, by a tokenizer's file.
 
     The file says which tokenizer it is: a ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``
@@ -41,24 +34,9 @@ class Tokenize(Op):
         pattern: How a text is cut before ranks of tiktoken are looked up: the name of an encoding, or a regular
             expression. None for the encoding that the file is named after.
         code: Digest of the file's content; empty for whatever it holds when the job attaches.
-
-    Raises:
-        SpecError: An argument is none of that.
     """
 
-    nests = False
     paths = ("path",)
-
-    path: str
-    max_tokens: int | None
-    special_tokens: bool
-    column: str
-    into: str
-    begin: int | None
-    end: int | None
-    unknown: str | None
-    pattern: str | None
-    code: str
 
     def __init__(
         self,
@@ -73,32 +51,18 @@ class Tokenize(Op):
         pattern: str | None = None,
         code: str = "",
     ) -> None:
-        around = [
-            None if each is None else checks.integer(name, each, 0, 2**63 - 1)
-            for name, each in (("begin", begin), ("end", end))
-        ]
-        most = None if max_tokens is None else checks.side("max_tokens", max_tokens)
-        if most is not None and most <= sum(each is not None for each in around):
+        self.path = absolute("path", path)
+        self.max_tokens = None if max_tokens is None else checks.side("max_tokens", max_tokens)
+        self.special_tokens = checks.flag("special_tokens", special_tokens)
+        self.column = checks.name("column", column)
+        self.into = checks.name("into", into)
+        self.begin = None if begin is None else checks.integer("begin", begin, 0, 2**63 - 1)
+        self.end = None if end is None else checks.integer("end", end, 0, 2**63 - 1)
+        self.unknown = _text("unknown", unknown)
+        self.pattern = _text("pattern", pattern)
+        self.code = checks.code(code)
+        if self.max_tokens is not None and self.max_tokens <= (begin is not None) + (end is not None):
             raise SpecError("max_tokens", max_tokens, "leaves no room for begin and end")
-        self._keep(
-            path=absolute("path", path),
-            max_tokens=most,
-            special_tokens=checks.flag("special_tokens", special_tokens),
-            column=checks.name("column", column),
-            into=checks.name("into", into),
-            begin=around[0],
-            end=around[1],
-            unknown=_text("unknown", unknown),
-            pattern=_text("pattern", pattern),
-            code=checked_code(code),
-        )
-
-    def with_code(self, codes: Codes) -> Tokenize:
-        """As `Spec.with_code`, once the file has been read."""
-        found = codes.get((FILE, self.path), self.code)
-        if self.code not in ("", found):
-            raise SpecError("code", self.code, f"is not the content of {self.path}, which is {found}")
-        return replace(self, code=found)
 
     def after(self, record: Record) -> Record:
         if not isinstance(record.get(self.column), Text):

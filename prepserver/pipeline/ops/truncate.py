@@ -1,9 +1,5 @@
 """`Truncate`: at most so many tokens."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Tokens
@@ -11,25 +7,19 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Truncate(Op):
     """At most `length` tokens: what follows is cut off, special tokens too; see ``Tokenize(max_tokens=...)``.
 
     Attributes:
         length: Number of tokens.
         column: The column of tokens.
-
-    Raises:
-        SpecError: `length` is no number of tokens, or there is no such column.
     """
 
     nests = False
 
-    length: int
-    column: str
-
     def __init__(self, length: int, column: str = "tokens") -> None:
-        self._keep(length=checks.side("length", length), column=checks.name("column", column))
+        self.length = checks.side("length", length)
+        self.column = checks.name("column", column)
 
     def after(self, record: Record) -> Record:
         kind = record.get(self.column)

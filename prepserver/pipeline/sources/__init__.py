@@ -3,12 +3,10 @@
 `prepserver.source.readers` reads the sources. A client can ask only for sources that have a file here.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 
-from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.errors import SpecError, within
 from prepserver.pipeline.members import members
 from prepserver.pipeline.source import SourceSpec
 
@@ -31,10 +29,9 @@ def source_from_wire(wire: object) -> SourceSpec:
     kind = SOURCES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise SpecError("source.source", name, f"unknown kind of source; known: {', '.join(SOURCES)}")
-    try:
-        return kind.from_params({key: value for key, value in wire.items() if key != "source"})
-    except SpecError as error:
-        raise SpecError(f"source.{error.field}", error.value, error.reason) from None
+    with within("source"):
+        found = kind.from_params({key: value for key, value in wire.items() if key != "source"})
+    return found
 
 
 def arrangement_of(wire: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:

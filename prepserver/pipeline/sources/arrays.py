@@ -1,21 +1,17 @@
 """`Arrays`: columns that are arrays in files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 from prepserver.pipeline import declared
 from prepserver.pipeline.arrayfile import BadArrayError, StoredArray, stored_arrays
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar
-from prepserver.pipeline.record import Record
-from prepserver.pipeline.source import PathLike, SourceSpec, absolute, check_absolute, in_one_place
+from prepserver.pipeline.source import PathLike, SourceSpec, absolute, in_one_place
+from prepserver.pipeline.spec import check_absolute
 from prepserver.pipeline.urls import is_url
 
 
-@dataclass(frozen=True, init=False)
 class Arrays(SourceSpec):
     """Arrays in .npy, .npz or .safetensors files, read where they lie; the first dimension counts the samples.
 
@@ -36,8 +32,6 @@ class Arrays(SourceSpec):
     """
 
     paths = ("files",)
-    files: Mapping[str, str]
-    declared: Record
 
     def __init__(
         self, path: str | PathLike | None = None, /, *, columns: Mapping[str, Kind] | None = None,
@@ -59,11 +53,8 @@ class Arrays(SourceSpec):
             if (kind.size if isinstance(kind, Image | Mask) else kind.shape if isinstance(kind, Array) else ()) is None:
                 raise SpecError(f"columns.{name}", kind, "must say the shape of a row, which the file has")
         in_one_place("files", tuple(where.values()))
-        self._keep(files=where, declared=declared.declared_columns({name: kinds[name] for name in where}))
-
-    @property
-    def columns(self) -> Record:
-        return self.declared
+        self.files = where
+        self.declared = declared.declared_columns({name: kinds[name] for name in where})
 
     @property
     def place(self) -> str:
@@ -71,10 +62,6 @@ class Arrays(SourceSpec):
 
     def named_paths(self) -> list[tuple[str, str]]:
         return [(f"file of column {name}", path) for name, path in self.files.items()]
-
-    def to_wire(self) -> dict[str, Any]:
-        wire = {"files": dict(self.files), "columns": declared.columns_to_wire(self.declared)}
-        return {self.wire_key: type(self).__name__, **wire}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:

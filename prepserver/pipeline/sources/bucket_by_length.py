@@ -1,9 +1,5 @@
 """`BucketByLength`: samples of similar length one after the other."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.composed import Composed
 from prepserver.pipeline.errors import SpecError
@@ -11,7 +7,6 @@ from prepserver.pipeline.kinds import Bytes, Text, Tokens
 from prepserver.pipeline.source import SourceSpec
 
 
-@dataclass(frozen=True, init=False)
 class BucketByLength(Composed):
     """The samples of a source, sorted by the length of a column, so that a batch has samples of similar length.
 
@@ -28,10 +23,10 @@ class BucketByLength(Composed):
     """
 
     is_sorted = True
-    column: str
 
     def __init__(self, source: SourceSpec, column: str = "text") -> None:
-        self._compose([source], column=checks.name("column", column))
+        self.column = checks.name("column", column)
+        super().__init__([source])
         if not isinstance(self.columns.get(column), Text | Tokens | Bytes):
             reason = f"is no column of text, tokens or bytes; there are: {', '.join(self.columns)}"
             raise SpecError("column", column, reason)

@@ -1,9 +1,6 @@
 """`Coco`: images with boxes, from a file in COCO's format."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Mask, PerBox, Scalar
@@ -14,7 +11,6 @@ PERSON_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
 """Left and right eye, ear, shoulder, elbow, wrist, hip, knee and ankle among COCO's 17 joints of a person."""
 
 
-@dataclass(frozen=True, init=False)
 class Coco(SourceSpec):
     """Images with boxes, from a JSON file in COCO's format: the samples of torchvision's CocoDetection in its order.
 
@@ -35,18 +31,9 @@ class Coco(SourceSpec):
             else the object's number, which the column ``instances`` has for each box. Objects that overlap are painted
             by area, the smallest on top. One that nothing is seen of, or beyond the 255th of an image, has the number
             0. False by default, because it needs pycocotools.
-
-    Raises:
-        SpecError: `root` or `annotations` is no path, or another argument is not possible.
     """
 
     paths = ("root", "annotations")
-    root: str
-    annotations: str
-    crowd: bool
-    keypoints: int | None = None
-    flip_pairs: tuple[tuple[int, int], ...] | None = None
-    masks: bool = False
 
     def __init__(
         self,
@@ -60,14 +47,12 @@ class Coco(SourceSpec):
         if keypoints is not None:
             keypoints = checks.integer("keypoints", keypoints, 1, 1000)
             flip_pairs = flip_pairs if flip_pairs is not None else PERSON_PAIRS if keypoints == 17 else ()
-        self._keep(
-            root=absolute("root", root),
-            annotations=absolute("annotations", annotations),
-            crowd=checks.flag("crowd", crowd),
-            keypoints=keypoints,
-            flip_pairs=None if flip_pairs is None else checks.pairs("flip_pairs", flip_pairs, keypoints or 0),
-            masks=checks.flag("masks", masks),
-        )
+        self.root = absolute("root", root)
+        self.annotations = absolute("annotations", annotations)
+        self.crowd = checks.flag("crowd", crowd)
+        self.keypoints = keypoints
+        self.flip_pairs = None if flip_pairs is None else checks.pairs("flip_pairs", flip_pairs, keypoints or 0)
+        self.masks = checks.flag("masks", masks)
 
     @property
     def columns(self) -> Record:

@@ -1,20 +1,14 @@
 """`Csv`: tables as text, separated by commas."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
+from prepserver.pipeline.declared import Columns
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.record import Record
-from prepserver.pipeline.source import PathLike, absolute, absolute_all
-from prepserver.pipeline.table import Paths, TableSpec
+from prepserver.pipeline.source import PathLike
+from prepserver.pipeline.table import Names, Paths, TextTableSpec
 
 
-@dataclass(frozen=True, init=False)
-class Csv(TableSpec):
+class Csv(TextTableSpec):
     """Records of CSV files, one sample each, in the order of the files and of their lines.
 
     Files are UTF-8. Quoting is that of RFC 4180: a cell with a separator, a quote or a line end is enclosed in double
@@ -30,31 +24,18 @@ class Csv(TableSpec):
         header: Names of all cells of a record, for files without a header line; None if the first record of each file
             has the names.
         delimiter: What separates cells: one character.
-
-    Raises:
-        SpecError: An argument is none of that.
     """
-
-    paths = ("path", "root")
-    kinds = (Text, Scalar, Label, Array, Tokens, Image, Mask)
-
-    path: tuple[str, ...]
-    declared: Record
-    names: Mapping[str, str]
-    delimiter: str
-    root: str | None = None
-    header: tuple[str, ...] | None = None
 
     def __init__(
         self,
         path: Paths,
-        columns: Mapping[str, Kind] | list[Any],
-        names: Mapping[str, str] | None = None,
+        columns: Columns,
+        names: Names = None,
         root: str | PathLike | None = None,
         header: Sequence[str] | None = None,
         delimiter: str = ",",
     ) -> None:
-        self._keep_columns(columns, names)
+        super().__init__(path, columns, names, root)
         if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n\0'):
             raise SpecError("delimiter", delimiter, "must be one character, and no quote or line end")
         if header is not None:
@@ -63,9 +44,5 @@ class Csv(TableSpec):
             for name in (self.names.get(column, column) for column in self.declared):
                 if name not in header:
                     raise SpecError("header", header, f"has no {name!r}")
-        self._keep(
-            path=absolute_all("path", path),
-            delimiter=delimiter,
-            root=None if root is None else absolute("root", root),
-            header=None if header is None else tuple(header),
-        )
+        self.delimiter = delimiter
+        self.header = None if header is None else tuple(header)

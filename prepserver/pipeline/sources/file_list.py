@@ -1,14 +1,9 @@
 """`FileList`: images named by a list."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline import checks
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
-@dataclass(frozen=True, init=False)
 class FileList(SourceSpec):
     """Images named by a list: text lines ``path label``, or CSV (a name that ends in .csv) ``path,label``.
 
@@ -20,14 +15,10 @@ class FileList(SourceSpec):
             paths inside are relative to the folder of the list file, or absolute, or URLs. It may be a URL itself.
         masks: Each line also has the path of a mask: ``path,label,mask``, in a text file separated by tabs. Samples
             then have a column ``mask``. None is False.
-
-    Raises:
-        SpecError: `path` is no path, or `masks` no bool.
     """
 
     paths = ("path",)
-    path: str
-    masks: bool | None = None
 
     def __init__(self, path: str | PathLike, masks: bool | None = None) -> None:
-        self._keep(path=absolute("path", path), masks=checks.flag("masks", masks or False) or None)
+        self.path = absolute("path", path)
+        self.masks = checks.flag("masks", masks or False) or None

@@ -1,9 +1,6 @@
 """`Filter`: the samples of some classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.composed import Composed
@@ -13,22 +10,17 @@ from prepserver.pipeline.source import SourceSpec
 MAX_LABELS = 4096
 
 
-@dataclass(frozen=True, init=False)
 class Filter(Composed):
     """The samples with one of some labels. They keep their order and their labels.
 
     Attributes:
         source: The source.
         labels: Numbers, or names of classes; 1 to 4096 of them.
-
-    Raises:
-        SpecError: A parameter is not allowed.
     """
-
-    labels: tuple[int | str, ...]
 
     def __init__(self, source: SourceSpec, labels: Sequence[int | str]) -> None:
         if not isinstance(labels, list | tuple) or not 0 < len(labels) <= MAX_LABELS:
             raise SpecError("labels", labels, f"must be a list of 1 to {MAX_LABELS} labels or names of classes")
         kept = {each if isinstance(each, str) else integer("labels", each, 0, (1 << 63) - 1) for each in labels}
-        self._compose([source], labels=tuple(sorted(kept, key=lambda each: (isinstance(each, str), each))))
+        self.labels = tuple(sorted(kept, key=lambda each: (isinstance(each, str), each)))
+        super().__init__([source])

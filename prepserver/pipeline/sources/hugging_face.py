@@ -1,15 +1,10 @@
 """`HuggingFace`: a dataset directory as ``datasets`` writes it."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
-@dataclass(frozen=True, init=False)
 class HuggingFace(SourceSpec):
     """A dataset that Hugging Face's ``Dataset.save_to_disk`` has written, read where it is.
 
@@ -22,16 +17,9 @@ class HuggingFace(SourceSpec):
         image: The column with images, of ``datasets``' feature Image, or of encoded bytes.
         label: The column with integer labels; a ClassLabel names the classes. None for samples without labels.
         mask: A column with masks, as `image`; None for samples without. It becomes the column ``mask``.
-
-    Raises:
-        SpecError: `path` is no path, or another argument no name.
     """
 
     paths = ("path",)
-    path: str
-    image: str
-    label: str
-    mask: str | None = None
 
     def __init__(
         self, path: str | PathLike, image: str = "image", label: str | None = "label", mask: str | None = None
@@ -40,7 +28,10 @@ class HuggingFace(SourceSpec):
         for name, value in (("image", image), ("label", label or "label"), ("mask", mask or "mask")):
             if not (isinstance(value, str) and value):
                 raise SpecError(name, value, "must be the name of a column")
-        self._keep(path=absolute("path", path), image=image, label=label, mask=mask or None)
+        self.path = absolute("path", path)
+        self.image = image
+        self.label = label
+        self.mask = mask or None
 
     @property
     def columns(self) -> Record:

@@ -1,13 +1,8 @@
 """`ImageFolder`: images in one folder for each class."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
-@dataclass(frozen=True, init=False)
 class ImageFolder(SourceSpec):
     """Images in one folder per class: ``root/<class>/.../<image>``, as in torchvision's ImageFolder.
 
@@ -19,14 +14,10 @@ class ImageFolder(SourceSpec):
             directory. A URL names a bucket.
         masks: A folder of masks, or None: ``masks/<class>/.../<image>.png`` is the mask of
             ``root/<class>/.../<image>.jpg``. Samples then have a column ``mask``.
-
-    Raises:
-        SpecError: `root` or `masks` is no path.
     """
 
     paths = ("root", "masks")
-    root: str
-    masks: str | None = None
 
     def __init__(self, root: str | PathLike, masks: str | PathLike | None = None) -> None:
-        self._keep(root=absolute("root", root), masks=None if masks is None else absolute("masks", masks))
+        self.root = absolute("root", root)
+        self.masks = None if masks is None else absolute("masks", masks)

@@ -1,16 +1,11 @@
 """`Interleave`: blocks of several sources in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepserver.pipeline.checks import integer
-from prepserver.pipeline.composed import MAX_SOURCES, Composed
-from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.composed import MAX_SOURCES, Blocks, Composed, Sources
 
 
-@dataclass(frozen=True, init=False)
 class Interleave(Composed):
     """Each sample of each source once, in the order of tf.data's ``interleave``.
 
@@ -25,12 +20,10 @@ class Interleave(Composed):
         SpecError: Columns differ, a number is out of range, or the composition is too large.
     """
 
-    cycle_length: int
-    block_length: int
+    def __init__(self, sources: Sources, cycle_length: int, block_length: int = 1) -> None:
+        self.cycle_length = integer("cycle_length", cycle_length, 1, MAX_SOURCES)
+        self.block_length = integer("block_length", block_length, 1, 1 << 31)
+        super().__init__(sources)
 
-    def __init__(self, sources: Sequence[SourceSpec], cycle_length: int, block_length: int = 1) -> None:
-        self._compose(
-            sources,
-            cycle_length=integer("cycle_length", cycle_length, 1, MAX_SOURCES),
-            block_length=integer("block_length", block_length, 1, 1 << 31),
-        )
+    def turns(self, lengths: Sequence[int]) -> Blocks:
+        return Blocks(self.cycle_length, self.block_length)

@@ -1,17 +1,13 @@
 """`Mix`: sources in fixed proportions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from prepserver.pipeline.checks import items, number
-from prepserver.pipeline.composed import MAX_SOURCES, Composed
+from prepserver.pipeline.composed import MAX_SOURCES, Composed, Pattern, Sources
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.source import SourceSpec
 
 MAX_PERIOD = 4096
 """Of the weights as whole numbers without a common divisor, their sum."""
@@ -19,7 +15,6 @@ MAX_PERIOD = 4096
 _INEXACT = 1e-9  # 0.1 + 0.2 and the like
 
 
-@dataclass(frozen=True, init=False)
 class Mix(Composed):
     """Samples of several sources in exact proportions.
 
@@ -38,13 +33,12 @@ class Mix(Composed):
         SpecError: Columns differ, a weight is not allowed, or the composition is too large.
     """
 
-    weights: tuple[int, ...]
-
-    def __init__(self, sources: Sequence[SourceSpec], weights: Sequence[float]) -> None:
+    def __init__(self, sources: Sources, weights: Sequence[float]) -> None:
         given = [number("weights", each, 0.0) for each in items("weights", weights, range(1, MAX_SOURCES + 1))]
         if not all(given):
             raise SpecError("weights", weights, "must be above 0: leave out a source that gives nothing")
-        self._compose(sources, weights=_whole(given))
+        self.weights = _whole(given)
+        super().__init__(sources)
         if len(given) != len(self.sources):
             raise SpecError("weights", weights, f"must be one number for each of {len(self.sources)} sources")
 
@@ -53,13 +47,16 @@ class Mix(Composed):
         """The number of the source of each sample, over and over again."""
         return pattern(self.weights)
 
+    def turns(self, lengths: Sequence[int]) -> Pattern:
+        return Pattern(self.pattern)
+
 
 def _whole(weights: Sequence[float]) -> tuple[int, ...]:
     total = sum(weights)
     shares = [Fraction(weight / total).limit_denominator(MAX_PERIOD) for weight in weights]
     period = math.lcm(*(share.denominator for share in shares))
     exact = all(abs(share - weight / total) <= _INEXACT for share, weight in zip(shares, weights, strict=True))
-    if not exact or sum(shares) != 1 or period > MAX_PERIOD:
+    if not (exact and all(shares)) or sum(shares) != 1 or period > MAX_PERIOD:
         reason = f"must be in a proportion of whole numbers whose sum is at most {MAX_PERIOD}, such as [7, 3]"
         raise SpecError("weights", weights, reason)
     return tuple(int(share * period) for share in shares)

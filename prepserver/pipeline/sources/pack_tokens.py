@@ -1,9 +1,6 @@
 """`PackTokens`: several texts in a row of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from prepserver.pipeline import checks
@@ -21,7 +18,6 @@ NO_LABEL = -100
 """What losses of torch ignore."""
 
 
-@dataclass(frozen=True, init=False)
 class PackTokens(Composed):
     """Rows of `length` tokens, each of several texts of a source, for training without padding.
 
@@ -44,11 +40,6 @@ class PackTokens(Composed):
         SpecError: A parameter is not allowed, or the source has no such column of text.
     """
 
-    tokenize: Tokenize
-    length: int
-    pad: int
-    beside: tuple[str, ...]
-
     def __init__(
         self,
         source: SourceSpec,
@@ -67,13 +58,11 @@ class PackTokens(Composed):
         named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}
         if tokenize.into in BESIDE:
             raise SpecError("tokenize.into", tokenize.into, "is the name of a column beside the tokens")
-        self._compose(
-            [source],
-            tokenize=tokenize,
-            length=length,
-            pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
-            beside=tuple(name for name in BESIDE if name in named),
-        )
+        self.tokenize = tokenize
+        self.length = length
+        self.pad = checks.integer("pad", pad, -(2**63), 2**63 - 1)
+        self.beside = tuple(name for name in BESIDE if name in named)
+        super().__init__([source])
         tokenize.after(self.sources[0].columns)
 
     @property

@@ -1,19 +1,13 @@
 """`Parquet`: tables in columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
+from prepserver.pipeline.declared import Columns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.record import Record
-from prepserver.pipeline.source import absolute_all
-from prepserver.pipeline.table import Paths, TableSpec
+from prepserver.pipeline.table import Names, Paths, TableSpec
 
 
-@dataclass(frozen=True, init=False)
 class Parquet(TableSpec):
     """Rows of Parquet files, one sample each, in the order of the files and of their rows.
 
@@ -28,36 +22,31 @@ class Parquet(TableSpec):
         columns: Columns that are taken besides, by name: a map to kinds. An `Image` or `Mask` is an encoded file as
             bytes, an `Array` or `Tokens` a list. Columns of equal size in all rows, of numbers, are read fastest.
         names: The name in the file of a column whose own name differs; dots lead into structs.
-
-    Raises:
-        SpecError: An argument is none of that.
     """
 
     kinds = (Text, Scalar, Label, Array, Tokens, Image, Mask, Bytes)
-
-    path: tuple[str, ...]
-    declared: Record
-    names: Mapping[str, str]
 
     def __init__(
         self,
         path: Paths,
         image: str | None = None,
         label: str | None = None,
-        columns: Mapping[str, Kind] | list[Any] | None = None,
-        names: Mapping[str, str] | None = None,
+        columns: Columns | None = None,
+        names: Names = None,
     ) -> None:
-        if image is None and label is None and columns is None:
-            image, label = "image.bytes", "label"
+        if columns is None:
+            if image is None and label is None:
+                image, label = "image.bytes", "label"
+            columns = {}
         for name, value in (("image", image), ("label", label)):
             if value is not None and isinstance(columns, Mapping) and name in columns:
                 raise SpecError(name, value, "is a column twice: it is in columns, too")
         if image is not None or label is not None:
-            if not isinstance(columns, Mapping | None):
+            if not isinstance(columns, Mapping):
                 raise SpecError("columns", columns, "must be a map of names to kinds")
             usual: dict[str, tuple[str | None, Kind]] = {"image": (image, Image()), "label": (label, Label())}
             given = {name: (value, kind) for name, (value, kind) in usual.items() if value is not None}
-            columns = {**{name: kind for name, (_, kind) in given.items()}, **(columns or {})}
-            names = {**(names or {}), **{name: value for name, (value, _) in given.items() if value is not None}}
-        self._keep_columns(columns, names)
-        self._keep(path=absolute_all("path", path))
+            columns = {**{name: kind for name, (_, kind) in given.items()}, **columns}
+            if names is None or isinstance(names, Mapping):  # else it is refused below
+                names = {**(names or {}), **{name: value for name, (value, _) in given.items() if value is not None}}
+        super().__init__(path, columns, names)

@@ -1,30 +1,26 @@
 """`Repeat`: a source several times."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from prepserver.pipeline.checks import integer
-from prepserver.pipeline.composed import Composed
+from prepserver.pipeline.composed import Composed, Pattern
 from prepserver.pipeline.source import SourceSpec
 
 
-@dataclass(frozen=True, init=False)
 class Repeat(Composed):
     """A source several times in one epoch, one after the other. Each time, a sample is augmented anew.
 
     Attributes:
         source: The source.
         k: How often, 1 to 2**20.
-
-    Raises:
-        SpecError: A parameter is not allowed.
     """
 
-    k: int
-
     def __init__(self, source: SourceSpec, k: int) -> None:
-        self._compose([source], k=integer("k", k, 1, 1 << 20))
+        self.k = integer("k", k, 1, 1 << 20)
+        super().__init__([source])
+
+    def turns(self, lengths: Sequence[int]) -> Pattern:
+        return Pattern(length=self.k * lengths[0])
 
     @property
     def pattern(self) -> tuple[int, ...]:

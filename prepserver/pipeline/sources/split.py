@@ -1,16 +1,11 @@
 """`Split`: one fold of a cross-validation."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline.checks import flag, integer
 from prepserver.pipeline.composed import Composed
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import SourceSpec
 
 
-@dataclass(frozen=True, init=False)
 class Split(Composed):
     """The samples of one of k equal parts of a source, or all others, as scikit-learn's shuffled KFold.
 
@@ -22,19 +17,13 @@ class Split(Composed):
         fold: The part, 0 to k - 1.
         train: True, the default, for the samples of all other parts; False for those of the part, to validate with.
         seed: 0 to 2**63 - 1. It does not depend on the seed of the job.
-
-    Raises:
-        SpecError: A parameter is not allowed.
     """
 
-    k: int
-    fold: int
-    train: bool
-    seed: int
-
     def __init__(self, source: SourceSpec, k: int, fold: int, train: bool = True, seed: int = 0) -> None:
-        k = integer("k", k, 2, 1 << 20)
-        if not 0 <= (fold := integer("fold", fold, 0, (1 << 20) - 1)) < k:
+        self.k = integer("k", k, 2, 1 << 20)
+        self.fold = integer("fold", fold, 0, (1 << 20) - 1)
+        self.train = flag("train", train)
+        self.seed = integer("seed", seed, 0, (1 << 63) - 1)
+        if self.fold >= self.k:
             raise SpecError("fold", fold, f"must be one of {k} folds, 0 to {k - 1}")
-        seed = integer("seed", seed, 0, (1 << 63) - 1)
-        self._compose([source], k=k, fold=fold, train=flag("train", train), seed=seed)
+        super().__init__([source])

@@ -1,9 +1,6 @@
 """`Subset`: chosen samples of a source."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepserver.pipeline.checks import integer, number
 from prepserver.pipeline.composed import Composed
@@ -14,7 +11,6 @@ MAX_INDICES = 1024
 """In the spec, which travels in messages."""
 
 
-@dataclass(frozen=True, init=False)
 class Subset(Composed):
     """Chosen samples of a source: by their indices, by a file of indices, or a random part.
 
@@ -28,16 +24,9 @@ class Subset(Composed):
         file: A ``.npy`` file of a one-dimensional integer array of indices, on the daemon's machine; a relative path
             counts from the current directory.
         seed: Of `fraction`: 0 to 2**63 - 1. It does not depend on the seed of the job.
-
-    Raises:
-        SpecError: A parameter is not allowed.
     """
 
     paths = ("file",)
-    indices: tuple[int, ...] | None
-    fraction: float | None
-    file: str | None
-    seed: int
 
     def __init__(
         self,
@@ -59,10 +48,8 @@ class Subset(Composed):
         fraction = None if fraction is None else number("fraction", fraction, 0.0, 1.0)
         if fraction == 0.0:
             raise SpecError("fraction", fraction, "must be above 0")
-        self._compose(
-            [source],
-            indices=indices,
-            fraction=fraction,
-            file=None if file is None else absolute("file", file),
-            seed=integer("seed", seed, 0, (1 << 63) - 1),
-        )
+        self.indices = indices
+        self.fraction = fraction
+        self.file = None if file is None else absolute("file", file)
+        self.seed = integer("seed", seed, 0, (1 << 63) - 1)
+        super().__init__([source])

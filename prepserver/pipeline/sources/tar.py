@@ -1,9 +1,6 @@
 """`Tar`: WebDataset shards."""
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
@@ -12,7 +9,6 @@ from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 _EXTENSIONS = re.compile(r"[^/;\s]+(;[^/;\s]+)*")
 
 
-@dataclass(frozen=True, init=False)
 class Tar(SourceSpec):
     """WebDataset shards: tar files in which the files of one sample follow one another and share a name.
 
@@ -27,16 +23,9 @@ class Tar(SourceSpec):
         image: Extension of the image; of several, separated by ``;``, the first that a sample has.
         label: Extension of a text file that holds the number of the class; None for samples without labels.
         mask: Extension of a mask, such as ``seg.png``; None for samples without. It becomes the column ``mask``.
-
-    Raises:
-        SpecError: `shards` is no path, or another argument no extension.
     """
 
     paths = ("shards",)
-    shards: str
-    image: str
-    label: str
-    mask: str | None = None
 
     def __init__(
         self,
@@ -52,7 +41,10 @@ class Tar(SourceSpec):
         for name, value in (("image", image), ("label", label or "cls"), ("mask", mask or "png")):
             if not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
                 raise SpecError(name, value, "must be an extension such as 'jpg', or several as 'jpg;png'")
-        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask or None)
+        self.shards = absolute("shards", shards)
+        self.image = image
+        self.label = label
+        self.mask = mask or None
 
     @property
     def columns(self) -> Record:

@@ -1,16 +1,11 @@
 """`TextLines`: a sample in each line."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from prepserver.pipeline.kinds import Text
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import SourceSpec, absolute_all
 from prepserver.pipeline.table import Paths
 
 
-@dataclass(frozen=True, init=False)
 class TextLines(SourceSpec):
     """Lines of text files, one sample each, in the order of the files and of their lines: the column ``text``.
 
@@ -19,16 +14,12 @@ class TextLines(SourceSpec):
 
     Attributes:
         path: The files, as for `Csv`: ``/data/corpus/*.txt``.
-
-    Raises:
-        SpecError: `path` is no path.
     """
 
     paths = ("path",)
-    path: tuple[str, ...]
 
     def __init__(self, path: Paths) -> None:
-        self._keep(path=absolute_all("path", path))
+        self.path = absolute_all("path", path)
 
     @property
     def columns(self) -> Record:

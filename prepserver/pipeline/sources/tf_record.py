@@ -1,19 +1,12 @@
 """`TFRecord`: files of tf.train.Example."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
+from prepserver.pipeline.declared import Columns
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.record import IMAGES, Record
-from prepserver.pipeline.source import absolute_all
-from prepserver.pipeline.table import Paths, TableSpec
+from prepserver.pipeline.kinds import Array, Bytes, Image, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.record import IMAGES
+from prepserver.pipeline.table import Names, Paths, TableSpec
 
 
-@dataclass(frozen=True, init=False)
 class TFRecord(TableSpec):
     """TensorFlow's record files of tf.train.Example, of which some features are taken.
 
@@ -31,22 +24,12 @@ class TFRecord(TableSpec):
             integers, and an `Array` as many numbers as its shape says, or the bytes of these (as tf.io.decode_raw
             reads them). Features whose length differs from sample to sample are refused.
         names: The feature of a column whose own name differs: ``{"image": "image/encoded"}``.
-
-    Raises:
-        SpecError: An argument is none of that.
     """
 
     kinds = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
 
-    path: tuple[str, ...]
-    declared: Record
-    names: Mapping[str, str]
-
-    def __init__(
-        self, path: Paths, columns: Mapping[str, Kind] | list[Any] = IMAGES, names: Mapping[str, str] | None = None
-    ) -> None:
-        self._keep_columns(columns, names)
+    def __init__(self, path: Paths, columns: Columns = IMAGES, names: Names = None) -> None:
+        super().__init__(path, columns, names)
         for name, kind in self.declared.items():
             if isinstance(kind, Array) and kind.shape is None:
                 raise SpecError(f"columns.{name}", kind, "must have a shape: ragged features are not read")
-        self._keep(path=absolute_all("path", path))

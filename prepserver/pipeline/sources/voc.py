@@ -1,9 +1,6 @@
 """`Voc`: images with boxes, from XML files in PASCAL VOC's format."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -21,7 +18,6 @@ _MOST_CLASSES = 256  # the spec travels in messages of 64 KiB
 _MOST_CHARS = 64
 
 
-@dataclass(frozen=True, init=False)
 class Voc(SourceSpec):
     """Images with boxes in PASCAL VOC's folders: the samples of torchvision's VOCDetection in its order.
 
@@ -39,17 +35,9 @@ class Voc(SourceSpec):
             ``mask``: the samples of torchvision's VOCSegmentation, with boxes. False by default.
         difficult: Keep boxes that are marked as difficult, and mark them in a column ``difficult`` (1 or 0). False, the
             default, leaves them out, as training scripts do.
-
-    Raises:
-        SpecError: `root` is no path, or another argument is not possible.
     """
 
     paths = ("root",)
-    root: str
-    split: str
-    masks: bool
-    difficult: bool
-    classes: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -61,15 +49,11 @@ class Voc(SourceSpec):
     ) -> None:
         if not isinstance(split, str) or not split or len(split) > _MOST_CHARS or {*"/\0"} & {*split}:
             raise SpecError("split", split, "must be the name of a list in ImageSets, such as 'train'")
-        if classes is not None:
-            classes = _names(classes)
-        self._keep(
-            root=absolute("root", root),
-            split=split,
-            classes=classes,
-            masks=checks.flag("masks", masks),
-            difficult=checks.flag("difficult", difficult),
-        )
+        self.root = absolute("root", root)
+        self.split = split
+        self.classes = None if classes is None else _names(classes)
+        self.masks = checks.flag("masks", masks)
+        self.difficult = checks.flag("difficult", difficult)
 
     @property
     def columns(self) -> Record:

@@ -7,12 +7,10 @@ the block is quarantined, and the others are read one by one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,77 +24,20 @@ from prepserver.pipeline.sources.arrays import Arrays, array_of
 from prepserver.pipeline.spec import digest_of
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards
-from prepserver.source.storage import File, open_file, statuses, stream
+from prepserver.source.storage import File, open_file, stream
 
 _LOOKS = 64
 _LOOK_BYTES = 4096
 """Of each array so many pieces enter the digest of the content."""
 
 _STEP_BYTES = 1 << 24
-
-
-class ArraysReader(ScanningReader):
-    kind = Arrays
-    spec: Arrays
-
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        places, files = Places(), list(dict.fromkeys(self.spec.files.values()))
-        columns: list[dict[str, Any]] = []
-        opened: dict[str, File] = {}
-        digest = hashlib.sha256()
-        num_classes = 0
-        for name, path in self.spec.files.items():
-            places.add_file(os.fsencode(path))
-            try:
-                with contextlib.closing(open_file(roots, "the file", path)) as file:
-                    opened.setdefault(path, file)
-                    array = array_of(stored_arrays(path, stream(file)), name)
-                    column = _Column(name, files.index(path), array.offset, array.shape, array.dtype)
-                    column.check(self.spec.columns[name])
-                    digest.update(json.dumps([name, column.shape, column.dtype]).encode())
-                    for at in range(0, array.nbytes, max(1, array.nbytes // _LOOKS)):
-                        digest.update(file.read(min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
-                    if isinstance(self.spec.columns[name], Label):
-                        num_classes = max(num_classes, column.top_label(file) + 1)
-            except BadArrayError as error:
-                raise SourceError(f"{path} {error}") from error
-            except SpecError as error:
-                raise SourceError(f"{path}: column {name!r} {error.reason}") from error
-            except OSError as error:
-                raise unusable("the file", path, error) from error
-            columns.append(column.__dict__)
-        lengths = {each["name"]: each["shape"][0] for each in columns}
-        if len(set(lengths.values())) > 1 or not all(lengths.values()):
-            shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise SourceError(f"{self.spec.place}: columns must have the same number of samples, 1 or more: {shown}")
-        progress.finished(columns[0]["shape"][0])
-        times = [opened[path].version for path in files]
-        meta = {
-            "n": columns[0]["shape"][0], "num_classes": num_classes, "content_digest": digest.hexdigest(),
-            "columns": columns, "files": files, "sizes": [opened[path].size for path in files],
-            "mtimes_ns": times,
-        }  # fmt: skip
-        if not is_url(files[0]):
-            return Scan(meta, {}, times, places.found())
-        return Scan(meta, {}, [], places.found(), digest_of([meta["sizes"], times]))
-
-    def is_current(self, container: Container) -> bool:
-        meta = container.meta
-        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
-
-    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        for path in self.spec.files.values():
-            roots.check_path("the file", path)
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return ArraySource(container.meta, self.spec.columns, roots)
 
 
 @dataclass
@@ -138,28 +79,20 @@ class _Column:
 
 
 class ArraySource(Source):
-    """A `Source` over arrays in files.
+    """A `Source` over arrays in files."""
 
-    Args:
-        meta: Of the index.
-        kinds: The kind of each column.
-        roots: Where files must lie.
-    """
-
-    def __init__(self, meta: Mapping[str, Any], kinds: Mapping[str, Kind], roots: Roots | None) -> None:
+    def __init__(self, container: Container, spec: Arrays, roots: Roots) -> None:
+        meta, kinds = container.meta, spec.columns
         self._samples: int = meta["n"]
         self._columns = [_Column(**each) for each in meta["columns"]]
         self._stored = {name: kind.stored() for name, kind in kinds.items()}
-        self._labels = [name for name, kind in kinds.items() if isinstance(kind, Label)]
+        self._label = next((name for name, kind in kinds.items() if isinstance(kind, Label)), "")
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
         self.reads_ahead = self._shards.wants
 
     def __len__(self) -> int:
         return self._samples
-
-    def stamp(self, index: int) -> int:
-        return self._stamp
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(
@@ -197,8 +130,46 @@ class ArraySource(Source):
                 rows[...] = stored
         return True
 
-    def label(self, index: int) -> int:
-        return int(self.read(index)[self._labels[0]]) if self._labels else 0
-
     def name(self, index: int) -> str:
         return f"{self._shards.name(self._columns[0].file)}[{index}]"
+
+
+class ArraysReader(ScanningReader):
+    spec: Arrays
+    source = ArraySource
+
+    def scan(self, progress: Progress) -> Scan:
+        places, files = Places(), list(dict.fromkeys(self.spec.files.values()))
+        columns: list[dict[str, Any]] = []
+        opened: dict[str, File] = {}
+        digest = hashlib.sha256()
+        num_classes = 0
+        for name, path in self.spec.files.items():
+            places.add_file(path)
+            try:
+                with open_file(self.roots, "the file", path) as file:
+                    opened.setdefault(path, file)
+                    array = array_of(stored_arrays(path, stream(file)), name)
+                    column = _Column(name, files.index(path), array.offset, array.shape, array.dtype)
+                    column.check(self.spec.columns[name])
+                    digest.update(json.dumps([name, column.shape, column.dtype]).encode())
+                    for at in range(0, array.nbytes, max(1, array.nbytes // _LOOKS)):
+                        digest.update(file.read(min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
+                    if isinstance(self.spec.columns[name], Label):
+                        num_classes = max(num_classes, column.top_label(file) + 1)
+            except BadArrayError as error:
+                raise SourceError(f"{path} {error}") from error
+            except SpecError as error:
+                raise SourceError(f"{path}: column {name!r} {error.reason}") from error
+            columns.append(column.__dict__)
+        lengths = {each["name"]: each["shape"][0] for each in columns}
+        if len(set(lengths.values())) > 1 or not all(lengths.values()):
+            shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise SourceError(f"{self.spec.place}: columns must have the same number of samples, 1 or more: {shown}")
+        meta = {
+            "n": columns[0]["shape"][0], "num_classes": num_classes, "content_digest": digest.hexdigest(),
+            "columns": columns,
+        }  # fmt: skip
+        if is_url(files[0]):
+            meta["state"] = digest_of([[opened[path].size for path in files], [opened[path].version for path in files]])
+        return Scan(meta, {}, places, list(opened.items()))

@@ -7,30 +7,32 @@ valid while the file has the same time and size.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources.coco import Coco
-from prepserver.pipeline.urls import is_url
 from prepserver.source import outlines
 from prepserver.source.container import Container
-from prepserver.source.errors import SourceError, printable, unusable
-from prepserver.source.files import FileTable, check_folders
+from prepserver.source.errors import SourceError, printable
+from prepserver.source.files import FileTable, FileTableReader, joined
 from prepserver.source.objects import MOST_COORDINATE, BoxSource, ObjectTable
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
-from prepserver.source.reader import Scan, ScanningReader
+from prepserver.source.reader import Scan
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.storage import File, open_file, statuses, stream
 
 MOST_BYTES = 4 << 30
 """Of the JSON file; COCO's largest has 450 MB."""
+
+_LOOKS = 8
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -51,15 +53,14 @@ class _Fault(Exception):
     """Why an image's annotations cannot be used."""
 
 
-class CocoReader(ScanningReader):
-    kind = Coco
+class CocoReader(FileTableReader):
     spec: Coco
 
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+    def scan(self, progress: Progress) -> Scan:
         path = self.spec.annotations
         if self.spec.masks:
-            outlines.library()  # before a file of half a gigabyte is read
-        found, file = _parsed(path, progress, roots, self.spec.masks)
+            outlines.pycocotools()  # before a file of half a gigabyte is read
+        found, file = _parsed(path, progress, self.roots, self.spec.masks)
         images = _by_id(path, found, "images")
         categories = _by_id(path, found, "categories")
         labels = {number: label for label, number in enumerate(sorted(categories))}
@@ -73,7 +74,7 @@ class CocoReader(ScanningReader):
                     "not list. List the image, or remove the annotation"
                 )
             boxes[each.image].append(each)
-        files, objects, drawn = FileTable(), ObjectTable(self.spec.columns), list[bytes]()
+        files, objects, drawn = FileTable(self.spec.root), ObjectTable(self.spec.columns), list[bytes]()
         for number in sorted(images):
             _add_file(files, path, number, images[number].get("file_name"))
             try:
@@ -88,16 +89,25 @@ class CocoReader(ScanningReader):
                 drawn += shapes
         classes = [str(categories[number].get("name", number)) for number in sorted(categories)]
         meta, sections = objects.contents(files, classes)
-        meta |= {"mtime_ns": file.version, "size_bytes": file.size, "category_ids": sorted(categories)}
+        meta |= {"category_ids": sorted(categories)}
         if self.spec.masks:
             sections |= outlines.sections(drawn)
             meta["content_digest"] = hashlib.sha256(meta["content_digest"].encode() + b"".join(drawn)).hexdigest()
-        places = Places()
-        files.add_to(places, os.fsencode(self.spec.root) + b"/")
-        if roots is not None:
-            self.check_roots(sections.__getitem__, roots)
-        progress.finished(len(files))
-        return Scan(meta, sections, [] if is_url(path) else [file.version], places.found())
+        places = files.add_to(Places())
+        self._check_root(files)
+        return Scan(meta, sections, places, [(path, file)])
+
+    def _check_root(self, files: FileTable) -> None:
+        """Raise `SourceError` if not one of the first images is there: it is the folder that is wrong."""
+        base, folders = os.fsencode(self.spec.root) + b"/", files.folders
+        paths = [os.fsdecode(joined(base, folders[folder] + name)) for folder, name in itertools.islice(files, _LOOKS)]
+        for path in paths:
+            self.roots.check_path("the image", path)
+        if not any(map(_is_there, paths)):
+            raise SourceError(
+                f"{self.spec.annotations} names images that are not there, such as {printable(paths[0])}: "
+                f"root={self.spec.root!r} must be the folder from which it names them"
+            )
 
     def _rows(self, annotations: list[_Annotation], labels: dict[int, int]) -> Iterator[tuple[Any, ...]]:
         """Yield a row for each box; see `ObjectTable.form`."""
@@ -118,24 +128,15 @@ class CocoReader(ScanningReader):
                 row += ([points[at : at + 3] for at in range(0, 3 * count, 3)],)
             yield row
 
-    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        check_folders(sections, self.spec.root, roots)
-
-    def is_current(self, container: Container) -> bool:
-        return statuses([self.spec.annotations]) == [(container.meta["size_bytes"], container.meta["mtime_ns"])]
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        if self.spec.masks:
-            return _OutlinedSource(container, self.spec, roots)
-        return BoxSource(container, self.spec.root, self.spec.columns, "image_id", roots)
+    def read_by(self, container: Container) -> Source:
+        return (_OutlinedSource if self.spec.masks else BoxSource)(container, self.spec, self.roots)
 
 
 class _OutlinedSource(BoxSource):
     """Images with boxes and a mask of instances."""
 
-    def __init__(self, container: Container, spec: Coco, roots: Roots | None) -> None:
-        columns = {name: kind for name, kind in spec.columns.items() if name != "mask"}  # no files
-        super().__init__(container, spec.root, columns, "image_id", roots)
+    def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:
+        super().__init__(container, spec, roots)
         self._outlines = outlines.Outlines(container)
 
     def read(self, index: int) -> Record:
@@ -145,7 +146,7 @@ class _OutlinedSource(BoxSource):
         return record | {"mask": mask, "instances": instances}
 
 
-def _parsed(path: str, progress: Progress, roots: Roots | None, masks: bool) -> tuple[dict[str, Any], File]:
+def _parsed(path: str, progress: Progress, roots: Roots, masks: bool) -> tuple[dict[str, Any], File]:
     """Return the content of the file, with `_Annotation`s, and the closed file, for its status."""
     count = 0
 
@@ -160,12 +161,10 @@ def _parsed(path: str, progress: Progress, roots: Roots | None, masks: bool) -> 
         return made._replace(outline=outlines.compact(found.get("segmentation"))) if masks else made
 
     try:
-        with contextlib.closing(open_file(roots, "the annotations", path)) as file:
+        with open_file(roots, "the annotations", path) as file:
             if file.size > MOST_BYTES:
                 raise SourceError(f"{path} has more than {MOST_BYTES >> 30} GiB")
             found = json.load(io.TextIOWrapper(stream(file), "utf-8-sig"), object_hook=compact)
-    except OSError as error:
-        raise unusable("the annotations", path, error) from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is no JSON: {error}") from error
     if not isinstance(found, dict):
@@ -227,6 +226,13 @@ def _side(name: str, image: dict[str, Any]) -> int:
     if type(side) not in (int, float) or not 0 <= side < 1 << 31 or side != int(side):
         raise _Fault(f"its {name} is {_shown(side)}")
     return int(side)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return bool(statuses([path]))
+    except OSError:
+        return False
 
 
 def _shown(value: object) -> str:

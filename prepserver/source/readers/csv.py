@@ -6,46 +6,20 @@ import csv
 from collections.abc import Callable
 from typing import Any
 
-from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.sources.csv import Csv
-from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.lines import Lines, LinesReader, list_lines
-from prepserver.source.roots import Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, Source
+from prepserver.source.samples import MAX_ENCODED_BYTES
+from prepserver.source.storage import File
 from prepserver.source.tables import TableSource
 from prepserver.source.values import parsed
 
 csv.field_size_limit(MAX_ENCODED_BYTES)  # its own limit, of 128 KiB, is less than that of a line
 
 
-class CsvReader(LinesReader):
-    kind = Csv
-    spec: Csv
-
-    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Lines:
-        spec, header = self.spec, self.spec.header
-        listed = list_lines(path, roots, found, quotes=True, header=header is None)
-        if header is None:
-            try:
-                header = tuple(_cells(listed.header.decode().rstrip("\r\n"), spec.delimiter))
-            except (UnicodeDecodeError, csv.Error) as error:
-                raise SourceError(f"{path}: the first record names the columns and cannot be read: {error}") from error
-        wanted = [spec.names.get(column, column) for column in spec.columns]
-        missing = [name for name in wanted if name not in header]
-        if missing:
-            raise SourceError(
-                f"{path} has no column {', '.join(map(repr, missing))}; it has: {', '.join(map(repr, header[:64]))}. "
-                "For files without a header line pass header=[...]"
-            )
-        listed.cells = [len(header), *map(header.index, wanted)]
-        return listed
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return _Records(container, self.spec, roots)
-
-
 class _Records(TableSource):
+    convert = staticmethod(parsed)
+
     def values(self, file: int, line: str) -> list[Any]:
         try:
             cells = _cells(line, self._spec.delimiter)
@@ -56,8 +30,29 @@ class _Records(TableSource):
             raise SampleError(f"the line has {len(cells)} cells and the header {count}")
         return [cells[place] for place in places]
 
-    def convert(self, column: str, kind: Kind, given: Any) -> Any:
-        return parsed(column, kind, given)
+
+class CsvReader(LinesReader):
+    spec: Csv
+    source = _Records
+
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
+        spec, header = self.spec, self.spec.header
+        listed = list_lines(path, file, found, quotes=True, header=header is None)
+        if header is None:
+            try:
+                header = tuple(_cells(listed.header.decode().rstrip("\r\n"), spec.delimiter))
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise SourceError(f"{path}: the first record names the columns and cannot be read: {error}") from error
+        wanted = [spec.names.get(column, column) for column in spec.columns]
+        wrong = [name for name in wanted if header.count(name) != 1]
+        if wrong:
+            count = "several columns" if wrong[0] in header else "no column"
+            raise SourceError(
+                f"{path} has {count} {', '.join(map(repr, wrong))}; it has: {', '.join(map(repr, header[:64]))}. "
+                "For files without a header line pass header=[...]"
+            )
+        listed.cells = [len(header), *map(header.index, wanted)]
+        return listed
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -7,26 +7,21 @@ optional. The index stays valid while the list has the same time and size.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources.file_list import FileList
-from prepserver.pipeline.urls import canonical, is_url
-from prepserver.source.container import Container
-from prepserver.source.errors import SourceError, printable, unusable
-from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
+from prepserver.pipeline.urls import canonical
+from prepserver.source.errors import SourceError, printable
+from prepserver.source.files import FileTable, FileTableReader
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
-from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots
-from prepserver.source.samples import Source
-from prepserver.source.storage import open_file, statuses, stream
+from prepserver.source.reader import Scan
+from prepserver.source.storage import File, open_file, stream
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.IGNORECASE)
@@ -34,79 +29,36 @@ _MAX_LABEL = (1 << 63) - 1
 _REPORT_LINES = 4096
 
 
-class FileListReader(ScanningReader):
-    kind = FileList
+class FileListReader(FileTableReader):
     spec: FileList
 
-    @property
-    def _base(self) -> str:
-        return os.path.dirname(self.spec.path)
-
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        table, masks = FileTable(), FileTable() if self.spec.masks else None
-        meta = _read_list(self.spec.path, table, masks, progress, roots)
-        sections, base = table.sections(), os.fsencode(self._base) + b"/"
-        places = Places()
-        table.add_to(places, base)
+    def scan(self, progress: Progress) -> Scan:
+        path, base = self.spec.path, os.path.dirname(self.spec.path)
+        files, masks = FileTable(base), FileTable(base) if self.spec.masks else None
+        labels: list[str] = []
+        shared: dict[str, str] = {}  # one object for each distinct label, not one for each line
+        lines: list[int] = []
+        try:
+            with open_file(self.roots, "the list", path) as listed:
+                for number, name, label, mask in _rows(path, listed, masks is not None):
+                    if not (_add(files, name) and label and (masks is None or _add(masks, mask))):
+                        wants = "a path and a label, such as 'cats/1.jpg 3'"
+                        wants += ", and the path of a mask" if masks is not None else ""
+                        raise SourceError(f"{path}, line {number}: needs {wants}")
+                    labels.append(shared.setdefault(label, label))
+                    lines.append(number)
+                    if len(labels) % _REPORT_LINES == 0:
+                        progress.found(len(labels))
+        except SpecError as error:
+            raise SourceError(f"{path}, after line {lines[-1] if lines else 0}: {error}") from error
+        if not labels:
+            raise SourceError(f"the list {path} names no files; a line is 'path label', in a .csv file 'path,label'")
+        numbers, classes = _numbered(path, labels, list(shared), lines, next(iter(files))[1])
+        files.relabel([numbers[label] for label in labels])
+        places = files.add_to(Places())
         if masks is not None:
-            sections |= masks.sections(prefix=MASKS)
-            masks.add_to(places, base)
-        if roots is not None:
-            self.check_roots(sections.__getitem__, roots)
-        progress.finished(len(table))
-        times = [] if is_url(self.spec.path) else [meta["mtime_ns"]]
-        return Scan(meta, sections, times, places.found())
-
-    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        check_folders(sections, self._base, roots)
-        if self.spec.masks:
-            check_folders(sections, self._base, roots, prefix=MASKS)
-
-    def is_current(self, container: Container) -> bool:
-        return statuses([self.spec.path]) == [(container.meta["size_bytes"], container.meta["mtime_ns"])]
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return FileSource(container, self._base, roots, self._base if self.spec.masks else None)
-
-
-def _read_list(
-    path: str, table: FileTable, masks: FileTable | None, progress: Progress, roots: Roots | None
-) -> dict[str, Any]:
-    """Read a list file into a table of files, and one of masks if each line names a mask.
-
-    Returns:
-        The metadata of the index, with the time and the size of the list from before it was read.
-
-    Raises:
-        SourceError: The list is missing, unreadable, empty, or has a bad line, which the text names by its number.
-    """
-    labels: list[str] = []
-    shared: dict[str, str] = {}  # one object for each distinct label, not one for each line
-    lines: list[int] = []
-    try:
-        with contextlib.closing(open_file(roots, "the list", path)) as listed:
-            # csv needs newline=""; utf-8-sig drops the mark that spreadsheets write.
-            file = io.TextIOWrapper(stream(listed), encoding="utf-8-sig", errors="surrogateescape", newline="")
-            rows = (_csv_rows if path.lower().endswith(".csv") else _text_rows)(path, file, masks is not None)
-            for number, name, label, mask in rows:
-                if not (_add(table, name) and label and (masks is None or _add(masks, mask))):
-                    wants = "a path and a label, such as 'cats/1.jpg 3'" + ", and the path of a mask" * (
-                        masks is not None
-                    )
-                    raise SourceError(f"{path}, line {number}: needs {wants}")
-                labels.append(shared.setdefault(label, label))
-                lines.append(number)
-                if len(labels) % _REPORT_LINES == 0:
-                    progress.found(len(labels))
-    except SpecError as error:
-        raise SourceError(f"{path}, after line {lines[-1] if lines else 0}: {error}") from error
-    except OSError as error:
-        raise unusable("the list", path, error) from error
-    if not labels:
-        raise SourceError(f"the list {path} names no files; a line is 'path label', in a .csv file 'path,label'")
-    numbers, classes = _numbered(path, labels, list(shared), lines, next(iter(table))[1])
-    table.relabel([numbers[label] for label in labels])
-    return table_meta(table, classes, masks) | {"mtime_ns": listed.version, "size_bytes": listed.size}
+            masks.add_to(places)
+        return Scan(*files.contents(classes, masks), places, [(path, listed)])
 
 
 def _numbered(
@@ -151,6 +103,13 @@ def _add(table: FileTable, name: str) -> bool:
         folder, slash, base = url.rpartition("/")
     table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
     return True
+
+
+def _rows(path: str, listed: File, masks: bool) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the number of each line that names a file, its path, its label, and the path of its mask."""
+    # csv needs newline=""; utf-8-sig drops the mark that spreadsheets write.
+    lines = io.TextIOWrapper(stream(listed), encoding="utf-8-sig", errors="surrogateescape", newline="")
+    return (_csv_rows if path.lower().endswith(".csv") else _text_rows)(path, lines, masks)
 
 
 def _text_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[int, str, str, str]]:

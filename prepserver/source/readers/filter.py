@@ -17,10 +17,9 @@ _AT_ONCE = 1 << 16
 
 
 class FilterReader(PickingReader):
-    kind = Filter
     spec: Filter
 
-    def pick(self, source: Source, extra: bytes, progress: Progress) -> npt.NDArray[Any]:
+    def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
         numbers = self._numbers(source)
         found = []
         for start in range(0, len(source), _AT_ONCE):
@@ -33,13 +32,10 @@ class FilterReader(PickingReader):
             progress.found(stop)
         picked = np.concatenate(found)
         if not len(picked):
-            raise SourceError(f"{self.spec.place} has no samples with the labels {self._shown}")
+            wanted = ", ".join(map(repr, self.spec.labels))
+            shown = wanted if len(wanted) <= 100 else wanted[:97] + "..."
+            raise SourceError(f"{self.spec.place} has no samples with the labels {shown}")
         return picked
-
-    @property
-    def _shown(self) -> str:
-        text = ", ".join(map(repr, self.spec.labels))
-        return text if len(text) <= 100 else text[:97] + "..."
 
     def _numbers(self, source: Source) -> list[int]:
         """Return the wanted labels as numbers."""

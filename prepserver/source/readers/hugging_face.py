@@ -1,26 +1,136 @@
-"""How `HuggingFace` is read: as ranges of its Arrow files."""
+"""How `HuggingFace` is read: ranges of the Arrow files that Hugging Face's ``datasets`` wrote.
+
+pyarrow is needed only to list them. Uncompressed values lie in the file as they are, so samples are read as ranges.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
+from array import array
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from prepserver.pipeline.sources.hugging_face import HuggingFace
-from prepserver.source.arrow import class_names, data_files, list_arrow
-from prepserver.source.ranges import Listed, RangesReader
+from prepserver.pipeline.urls import is_url
+from prepserver.source.errors import SampleError, SourceError, library
+from prepserver.source.ranges import MISSING, Listed, RangesReader
 from prepserver.source.roots import Roots
+from prepserver.source.samples import is_path
+from prepserver.source.storage import File, open_file
+
+_INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+
+_WHOLE = threading.Lock()
+"""An object is in memory while it is listed: only one at a time."""
 
 
 class HuggingFaceReader(RangesReader):
-    kind = HuggingFace
     spec: HuggingFace
 
-    def files(self, roots: Roots | None = None) -> list[str]:
-        return data_files(self.spec.path, roots)
+    def files(self) -> list[str]:
+        folder = self.spec.path
+        try:
+            state = _json(f"{folder}/state.json", self.roots)
+        except SourceError as error:
+            if splits := _splits(folder, self.roots):
+                named = ", ".join(f"{folder}/{each}" for each in splits)
+                raise SourceError(f"{folder} holds several splits; name one: {named}") from error
+            raise
+        files = state.get("_data_files")
+        names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else []
+        if state.get("_indices_files"):
+            raise SourceError(f"{folder} is a selection of rows: call flatten_indices() before save_to_disk()")
+        if not names or not all(isinstance(name, str) and "/" not in name and is_path(name) for name in names):
+            raise SourceError(f"{folder}/state.json names no files of this folder")
+        return [f"{folder}/{name}" for name in names]
 
-    def classes(self, roots: Roots | None) -> list[str]:
-        return class_names(self.spec.path, self.spec.label, roots) if self.spec.label else []
+    def classes(self) -> list[str]:
+        """Return the names of a ClassLabel; none for another feature."""
+        if not self.spec.label:
+            return []
+        features = _json(f"{self.spec.path}/dataset_info.json", self.roots).get("features")
+        feature = features.get(self.spec.label) if isinstance(features, dict) else None
+        names = feature.get("names") if isinstance(feature, dict) else None
+        return [str(name) for name in names] if isinstance(names, list) else []
 
-    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Listed:
-        return list_arrow(
-            path, [str(getattr(self.spec, column)) for column in self.columns], self.spec.label, roots, found
-        )
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Listed:
+        pyarrow = library("pyarrow", f"{path}: listing it needs pyarrow", "arrow")
+        if file.size == 0:
+            raise SourceError(f"{path} is empty: write the dataset again")
+        listed = Listed.empty(len(self.columns))
+        with _WHOLE if is_url(path) else contextlib.nullcontext():
+            try:
+                # A mapping is closed with the last array that lies in it.
+                whole = pyarrow.py_buffer(file.whole())
+                with pyarrow.ipc.open_stream(whole) as stream:
+                    for batch in stream:
+                        self._add(path, listed, batch, whole)
+                        found()
+            except SampleError:
+                raise
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
+        return listed
+
+    def _add(self, path: str, listed: Listed, batch: Any, whole: Any) -> None:
+        columns, label = [str(getattr(self.spec, column)) for column in self.columns], self.spec.label
+        for name in (*columns, *filter(None, [label])):
+            if name not in batch.schema.names:
+                raise SourceError(f"{path} has no column {name!r}; it has: {', '.join(batch.schema.names)}")
+        first = len(listed.keys)
+        listed.keys += [b"%d" % number for number in range(first, first + batch.num_rows)]
+        if label:
+            numbers = batch.column(label)
+            if numbers.null_count or str(numbers.type) not in _INTEGERS or min(numbers.to_pylist(), default=0) < 0:
+                raise SourceError(
+                    f"{path}: column {label!r} is {numbers.type}; labels must be integers from 0, and no nulls"
+                )
+            listed.labels.extend(numbers.to_pylist())
+        else:
+            listed.labels.extend([0] * batch.num_rows)
+        for name, (offsets, lengths) in zip(columns, listed.places, strict=True):
+            where, sizes = _ranges(path, name, batch.column(name), whole)
+            offsets.extend(array("Q", where.tobytes()))
+            lengths.extend(array("Q", sizes.tobytes()))
+
+
+def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return where the values of a column lie in the file, and how long they are."""
+    values = column
+    if hasattr(column.type, "get_field_index") and column.type.get_field_index("bytes") >= 0:
+        values = column.field("bytes")  # the feature Image of ``datasets`` holds the encoded file and its path
+    wide = {"binary": np.int32, "large_binary": np.int64}.get(str(values.type))
+    if wide is None:
+        raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold encoded images")
+    _, ends, data = values.buffers()
+    bounds = np.frombuffer(ends, wide)[values.offset : values.offset + len(values) + 1].astype(np.uint64)
+    begins = 0 if data is None else data.address - whole.address
+    if data is not None and not 0 <= begins <= begins + data.size <= whole.size:
+        raise SourceError(f"{path} is compressed, so no sample can be read alone: write it with save_to_disk()")
+    where, sizes = bounds[:-1] + np.uint64(begins), np.diff(bounds)
+    for each in (column, values):
+        where[each.is_null().to_numpy(zero_copy_only=False)] = MISSING
+    return where, sizes
+
+
+def _splits(folder: str, roots: Roots) -> list[str]:
+    """Return the names of the splits in a folder; none where it is no dataset of several splits."""
+    try:
+        return list(_json(f"{folder}/dataset_dict.json", roots).get("splits", ()))
+    except SourceError:
+        return []
+
+
+def _json(path: str, roots: Roots) -> dict[str, Any]:
+    """Return the content of a JSON file; empty if it holds no object."""
+    try:
+        with open_file(roots, "the dataset's file", path) as file:
+            found = json.loads(file.read(file.size, 0))
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}

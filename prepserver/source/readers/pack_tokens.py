@@ -13,20 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver import tokens
+from prepserver.opfile import BadFile
 from prepserver.pipeline.ops.tokenize import Tokenize
 from prepserver.pipeline.sources.pack_tokens import NO_LABEL, PackTokens
-from prepserver.plugins import PluginError
-from prepserver.source.composed import ComposedReader, ComposedSource
+from prepserver.source.composed import ComposedReader, ComposedSource, records
 from prepserver.source.container import Container, Rows
-from prepserver.source.errors import SampleError, SourceError, printable, unusable
+from prepserver.source.errors import SampleError, SourceError, printable
 from prepserver.source.maps import IndexMap, Place
 from prepserver.source.opfiles import places
 from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
 from prepserver.source.progress import Progress
 from prepserver.source.reader import IndexInfo
-from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source, read_regular_file
-from prepserver.source.storage.remote import RemoteError
 
 _AT_ONCE = 256
 """Texts that are tokenised in one call while they are counted."""
@@ -35,28 +33,27 @@ _PIECE = np.dtype([("text", "<u8"), ("begin", "<u4"), ("end", "<u4")])
 
 
 class PackTokensReader(ComposedReader):
-    kind = PackTokens
     spec: PackTokens
 
-    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
-        info = super().index(cache_dir, report, roots)
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
+        info = super().index(cache_dir, report)
         return replace(info, places=(*info.places, *places([self.spec.tokenize.path])))
 
     def map(self, listing: Container) -> _Packing:
         return _Packing(listing)
 
-    def source(self, listing: Container, opened: Sequence[Source]) -> Source:
+    def over(self, listing: Container, opened: Sequence[Source]) -> Source:
         return _PackedTexts(self.spec, listing, opened, self.map(listing))
 
-    def _read(self, roots: Roots | None) -> bytes:
+    def _read(self) -> bytes:
         path = self.spec.tokenize.path
         try:
-            return read_regular_file(os.fsencode(path), roots=roots)
+            return read_regular_file(os.fsencode(path), roots=self.roots)
         except SampleError as error:
             raise SourceError(f"the tokenizer {printable(path)} cannot be used: {error.reason}") from error
 
-    def _sections(self, opened: Sequence[Source], extra: bytes, progress: Progress) -> dict[str, memoryview]:
-        digest = hashlib.sha256(extra)
+    def _sections(self, opened: Sequence[Source], progress: Progress) -> dict[str, memoryview]:
+        digest = hashlib.sha256(self._content)
         plan = _Plan(self.spec, opened[0], _tokenizer(self.spec, digest.hexdigest()), progress)
         sizes, pieces = [np.zeros(1, np.uint64)], [np.empty(0, _PIECE)]
         for rows in plan.windows():
@@ -75,13 +72,13 @@ class PackTokensReader(ComposedReader):
 
 def _tokenizer(spec: PackTokens, digest: str) -> tokens.Tokenizer:
     try:
-        return tokens.tokenizer(replace(spec.tokenize, code=digest))
-    except tokens.BadTokenizer as error:
+        return tokens.tokenizer(spec.tokenize.replaced(code=digest))
+    except BadFile as error:
         raise SourceError(str(error)) from error
 
 
 def _own(op: Tokenize, begin: int, end: int, whole: int) -> slice:
-    """Where the tokens of a part of a text are, without the begin and the end that only the whole text has."""
+    """Return which tokens of a part are kept: the begin and the end token belong to the whole text only."""
     return slice(int(begin > 0 and op.begin is not None), -1 if end < whole and op.end is not None else None)
 
 
@@ -106,14 +103,7 @@ class _Packing(IndexMap):
 
 
 class _Plan:
-    """The packing of a source's texts.
-
-    Args:
-        spec: What is wanted.
-        source: The texts.
-        tokenizer: Makes their tokens.
-        progress: Told how many texts have been looked at.
-    """
+    """The packing of a source's texts."""
 
     def __init__(self, spec: PackTokens, source: Source, tokenizer: tokens.Tokenizer, progress: Progress) -> None:
         self._op, self._column, self._length = spec.tokenize, spec.tokenize.column, spec.length
@@ -131,26 +121,19 @@ class _Plan:
     def _counted(self, first: int, stop: int) -> list[Piece]:
         texts: dict[int, str] = {}
         found: list[Piece] = []
-        indices = range(first, min(first + _AT_ONCE, stop))
-        if self._source.reads_ahead:
-            self._source.prefetch(indices)
-        for index in indices:
-            try:
-                text = self._source.read(index)[self._column]
-            except RemoteError as error:
-                raise unusable("the text", self._source.name(index), error) from error  # for a while, perhaps
-            except (SampleError, PluginError):
+        after = min(first + _AT_ONCE, stop)
+        for index, record in records(self._source, first, after):
+            if record is None:
                 found.append(Piece(index, 0, 0, 0))
-            else:
-                if text:
-                    texts[index] = text
+            elif text := record[self._column]:
+                texts[index] = text
         try:
             counts = [len(each) for each in self._tokenizer(list(texts.values()))]
         except tokens.BadText:
             counts = [self._count_or_none(text) for text in texts.values()]
         for (index, text), count in zip(texts.items(), counts, strict=True):
             found += self._pieces(index, text, count)
-        self._progress.found(indices.stop)
+        self._progress.found(after)
         return found
 
     def _pieces(self, index: int, text: str, count: int) -> list[Piece]:

@@ -9,7 +9,6 @@ before it is decoded: a damaged shard has bad samples, never other rows. `prepse
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from prepserver.checksum import crc32
 from prepserver.pipeline.declared import columns_to_wire, declared_columns
 from prepserver.pipeline.kinds import Label
 from prepserver.pipeline.record import Record as Columns
-from prepserver.pipeline.record import images, label_of
+from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.packed import Packed
 from prepserver.pipeline.urls import is_url
 from prepserver.protocol.packed import (
@@ -37,13 +36,13 @@ from prepserver.protocol.packed import (
 )
 from prepserver.source import storage
 from prepserver.source.cache import IndexCache
-from prepserver.source.container import BrokenContainerError, Container
+from prepserver.source.container import AGAIN, BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import Listing
 from prepserver.source.packed_values import from_bytes
 from prepserver.source.places import Places
 from prepserver.source.reader import IndexInfo, Reader
-from prepserver.source.roots import Roots
+from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards
 
@@ -67,52 +66,12 @@ def index_name(digest: str) -> str:
     return f"index-{digest[:32]}.packed"
 
 
-class PackedReader(Reader):
-    kind = Packed
-
-    def __init__(self, spec: Packed) -> None:
-        self._spec = spec
-
-    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
-        root = self._spec.root
-        path = _find_index(root)
-        if is_url(root):
-            path, roots = _fetched(path, cache_dir, self._spec), None
-        container = open_index(Path(path), roots)
-        meta = container.meta
-        packed = dict(kinds_of(meta))
-        packed.setdefault(label_of(packed), Label())  # of those without any, all are 0
-        if missing := [name for name, kind in self._spec.columns.items() if packed.get(name) != kind]:
-            known = ", ".join(f"{name}: {kind}" for name, kind in packed.items())
-            raise SourceError(
-                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks=. "
-                f"It has {known}"
-            )
-        _check_shards(root, meta["shards"], roots)
-        places = Places()
-        places.add_folder(os.fsencode(root))
-        for each in (path, *_shard_paths(root, len(meta["shards"]))):
-            if is_url(root) or os.path.islink(each):  # of a bucket, the index is here
-                places.add_file(os.fsencode(each))
-        # One folder may hold other encodings of the same samples later: they are another source.
-        digest = hashlib.sha256(f"{self._spec.digest} {meta['pack_digest']}".encode()).hexdigest()
-        where = tuple(places.found())
-        return IndexInfo(Path(path), meta["n"], meta["num_classes"], digest, meta["content_digest"], where)
-
-    def open(self, index_path: Path, roots: Roots | None) -> Source:
-        return PackedSource(open_index(index_path, None if is_url(self._spec.root) else roots), self._spec, roots)
-
-
 def _shard_paths(root: str, count: int) -> list[str]:
     return [f"{root}/{shard_name(number)}" for number in range(count)]
 
 
 def _find_index(root: str) -> str:
-    """Return the index of a packed dataset.
-
-    Raises:
-        SourceError: There is no such folder, or it holds no finished packed dataset.
-    """
+    """Return the path of the index of a packed dataset."""
     try:
         names = storage.names(root)
     except OSError as error:
@@ -127,55 +86,32 @@ def _find_index(root: str) -> str:
     raise SourceError(f"{root} holds no packed dataset; make one with prepserver pack SOURCE {root}")
 
 
-def _fetched(url: str, cache_dir: Path, spec: Packed) -> str:
-    """Return the path of a copy of an index, which has a name for its content; made unless there is one.
-
-    Raises:
-        SourceError: The index cannot be read, or the cache cannot be written.
-    """
-    name = url.rpartition("/")[2].removeprefix("index-").removesuffix(".packed")
+def open_index(path: Path, roots: Roots = ANYWHERE, remedy: str = _AGAIN) -> Container:
+    """Open the index of a packed dataset; raises `SourceError` if it is gone, outside, damaged, or outdated."""
     try:
-        with contextlib.closing(storage.open_file(None, "the packed dataset's index", url)) as file:
-            return IndexCache(cache_dir).copied(spec.digest[:32], name, file.size, file.whole)
-    except OSError as error:
-        raise unusable("the packed dataset's index", url, error) from error
-
-
-def open_index(path: Path, roots: Roots | None = None) -> Container:
-    """Open the index of a packed dataset, and check it to its last byte.
-
-    Raises:
-        SourceError: It is gone, outside the roots, damaged, or of another version.
-    """
-    try:
-        container = Container(path, roots)
+        container = Container(path, roots, remedy)
+    except BrokenContainerError as error:
+        raise SourceError(f"the index of the packed dataset is damaged: {error}") from error
     except OSError as error:
         raise unusable("the packed dataset's index", str(path), error) from error
-    except BrokenContainerError as error:
-        raise SourceError(f"the index of the packed dataset is damaged: {error}; {_AGAIN}") from error
     if container.meta.get("key") != INDEX_KEY:
         raise SourceError(f"{path} is no index of a packed dataset of this version; {_AGAIN}")
     return container
 
 
-def _check_shards(root: str, sizes: Sequence[int], roots: Roots | None) -> None:
-    """Check that the shards exist, lie below the roots, and have their sizes. Runs once, when a job attaches.
-
-    Raises:
-        SourceError: A shard is missing, outside the roots, or of another size.
-    """
+def _check_shards(root: str, sizes: Sequence[int], roots: Roots) -> None:
+    """Check that the shards exist, lie below the roots, and have their sizes. Runs once, when a job attaches."""
     paths = _shard_paths(root, len(sizes))
-    path = root
-    try:
-        if is_url(root):
+    if is_url(root):
+        try:
             found = [size for size, _ in storage.statuses(paths)]
-        else:
-            found = []
-            for path in paths:
-                with contextlib.closing(storage.open_file(roots, "the shard", path)) as file:
-                    found.append(file.size)
-    except OSError as error:
-        raise unusable("the shard", path, error) from error
+        except OSError as error:
+            raise unusable("the shard", root, error) from error
+    else:
+        found = []
+        for path in paths:
+            with storage.open_file(roots, "the shard", path) as file:
+                found.append(file.size)
     for path, size, should in zip(paths, found, sizes, strict=True):
         if size != should:
             raise SourceError(f"the shard {path} has {size} bytes and should have {should}; copy or pack it again")
@@ -188,12 +124,12 @@ def columns_meta(columns: Columns, stored: Sequence[str]) -> dict[str, Any]:
 
 def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of each sample that are in shards, in their order, from the metadata of an index."""
-    return (meta.get("first", "image"), *meta.get("columns", ()))
+    return (meta["first"], *meta["columns"])
 
 
 def kinds_of(meta: Mapping[str, Any]) -> Columns:
     """Return the kinds of all columns, from the metadata of an index."""
-    return declared_columns(meta["kinds"]) if "kinds" in meta else images(mask="mask" in columns_of(meta))
+    return declared_columns(meta["kinds"])
 
 
 class PackedSource(Listing):
@@ -203,7 +139,7 @@ class PackedSource(Listing):
     the length of its records (uint32) and their `sample_crc` (uint32). Names are those of the original files.
     """
 
-    def __init__(self, container: Container, spec: Packed, roots: Roots | None = None) -> None:
+    def __init__(self, container: Container, spec: Packed, roots: Roots) -> None:
         super().__init__(container, more="IQII")
         self._columns = columns_of(container.meta)
         self._label = label_of(kinds_of(container.meta))
@@ -213,7 +149,6 @@ class PackedSource(Listing):
         self.reads_ahead = self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`."""
         self._shards.want(self.entry(index)[2:5] for index in indices)  # type: ignore[misc]  # three of them
 
     def read(self, index: int) -> Record:
@@ -232,11 +167,7 @@ class PackedSource(Listing):
         return self.entry(index)[-1]
 
     def _values(self, data: bytes, crc: int) -> dict[str, Any]:
-        """Separate the records of a sample, which follow each other, and check them.
-
-        Raises:
-            BrokenRecordError: They are not whole, or not this sample's.
-        """
+        """Separate and check the records of a sample, which follow each other; raise `BrokenRecordError`."""
         values: dict[str, Any] = {}
         heads: list[Head] = []
         at = 0
@@ -262,3 +193,45 @@ class PackedSource(Listing):
         ):
             raise BrokenRecordError("another record lies there")
         return values
+
+
+class PackedReader(Reader):
+    spec: Packed
+    source = PackedSource
+
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
+        root, roots = self.spec.root, self.roots
+        path = _find_index(root)
+        if is_url(root):
+            path, roots = self._fetched(path, cache_dir), ANYWHERE
+        container = open_index(Path(path), roots)
+        meta = container.meta
+        packed = dict(kinds_of(meta))
+        packed.setdefault(label_of(packed), Label())  # of those without any, all are 0
+        if missing := [name for name, kind in self.spec.columns.items() if packed.get(name) != kind]:
+            known = ", ".join(f"{name}: {kind}" for name, kind in packed.items())
+            raise SourceError(
+                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks=. "
+                f"It has {known}"
+            )
+        _check_shards(root, meta["shards"], roots)
+        places = Places()
+        places.add_folder(root)
+        for each in (path, *_shard_paths(root, len(meta["shards"]))):
+            if is_url(root) or os.path.islink(each):  # of a bucket, the index is here
+                places.add_file(each)
+        # One folder may hold other encodings of the same samples later: they are another source.
+        digest = hashlib.sha256(f"{self.spec.digest} {meta['pack_digest']}".encode()).hexdigest()
+        where, classes = tuple(places.found()), tuple(meta["classes"])
+        return IndexInfo(Path(path), meta["n"], meta["num_classes"], digest, meta["content_digest"], where, classes)
+
+    def _fetched(self, url: str, cache_dir: Path) -> str:
+        """Return the path of a copy of an index, which has a name for its content; made unless there is one."""
+        name = url.rpartition("/")[2].removeprefix("index-").removesuffix(".packed")
+        with storage.open_file(ANYWHERE, "the packed dataset's index", url) as file:
+            return IndexCache(cache_dir).copied(self.key, name, file.whole)
+
+    def open(self, index_path: Path) -> Source:
+        # Of a bucket, the index is a copy in the cache.
+        index = open_index(index_path, remedy=AGAIN) if is_url(self.spec.root) else open_index(index_path, self.roots)
+        return self.read_by(index)

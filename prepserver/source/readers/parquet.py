@@ -5,7 +5,6 @@ pyarrow reads through our files, in this thread: workers are forked, sandboxed, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -25,14 +24,13 @@ from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.parquet import class_names, decoded_bytes, leaf, places_of, pyarrow_for, repeated
-from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards
-from prepserver.source.storage import Stream, open_file
+from prepserver.source.storage import File, Stream
 
 log = logging.getLogger(__name__)
 
@@ -52,109 +50,21 @@ _WAY_OUT = (
 
 @dataclass(slots=True)
 class Groups:
-    """The content of a file.
+    """The row groups of a file."""
 
-    Attributes:
-        size: Bytes of the file.
-        mtime_ns: `File.version`, taken before it was listed.
-        rows: Of each row group.
-        nbytes: Of the wanted columns of each row group, not compressed.
-        ranges: For each row group, (offset, length) of each wanted column in the file.
-        classes: Names of the classes, if the file has them.
-    """
-
-    size: int
-    mtime_ns: int
-    rows: list[int] = field(default_factory=list)
-    nbytes: list[int] = field(default_factory=list)
+    classes: list[str]  # names of the classes, if the file has them
+    rows: list[int] = field(default_factory=list)  # rows of each row group
+    nbytes: list[int] = field(default_factory=list)  # bytes of the wanted columns of each row group, not compressed
+    # for each row group, (offset, length) of each wanted column in the file
     ranges: list[list[tuple[int, int]]] = field(default_factory=list)
-    classes: list[str] = field(default_factory=list)
-
-
-class ParquetReader(FilesReader[Groups]):
-    kind = Parquet
-    spec: Parquet
-
-    def files(self, roots: Roots | None = None) -> list[str]:
-        return files_of(self.spec.path, roots)
-
-    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Groups:
-        arrow, parquet = pyarrow_for(path)
-        try:
-            file = open_file(roots, "the file", path)
-        except OSError as error:
-            raise unusable("the file", path, error) from error
-        with contextlib.closing(file):
-            try:
-                opened = parquet.ParquetFile(arrow.PythonFile(Stream(file.read, file.size), mode="r"), pre_buffer=False)
-                schema, meta = opened.schema_arrow, opened.metadata
-            except SampleError as error:
-                raise unusable("the file", path, error) from error
-            except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
-        groups = Groups(file.size, file.version, classes=class_names(schema, self.spec))
-        leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
-        places = places_of(meta, leaves)
-        for number in range(meta.num_row_groups):
-            group = meta.row_group(number)
-            wanted = [group.column(place) for place in places]
-            nbytes = sum(each.total_uncompressed_size for each in wanted)
-            most = sum(decoded_bytes(meta, number, place) for place in places)
-            if most > MOST_GROUP_BYTES:
-                raise SourceError(
-                    f"{path}: row group {number} has {most} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
-                    "no part of it can be read alone: write the file anew with fewer rows in a group"
-                )
-            groups.rows.append(group.num_rows)
-            groups.nbytes.append(nbytes)
-            ranges = [
-                (min(filter(None, (each.dictionary_page_offset, each.data_page_offset)), default=0),
-                 each.total_compressed_size) for each in wanted
-            ]  # fmt: skip
-            if min(group.num_rows, nbytes) < 0 or not all(0 <= at <= at + size <= file.size for at, size in ranges):
-                raise SourceError(f"{path} is damaged: row group {number} does not lie in its {file.size} bytes")
-            groups.ranges.append(ranges)
-            found(group.num_rows)
-        return groups
-
-    def table(self, paths: list[str], files: list[Groups], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
-        rows = np.array([rows for each in files for rows in each.rows], np.uint64)
-        nbytes = [count for each in files for count in each.nbytes]
-        if not rows.sum():
-            raise SourceError(f"{self.spec.place} holds no rows")
-        if sum(nbytes) > KEPT_BYTES and max(nbytes) > KEPT_BYTES // 64:
-            log.warning(
-                "%s has row groups of up to %d MiB, together %d MiB, of which a worker keeps %d MiB decoded: in a "
-                "shuffled order most samples decode a whole group. To be faster, %s",
-                self.spec.place, max(nbytes) >> 20, sum(nbytes) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
-            )  # fmt: skip
-        content = [[os.path.basename(path), each.rows, each.nbytes] for path, each in zip(paths, files, strict=True)]
-        classes = files[0].classes
-        meta = {
-            "n": int(rows.sum()), "classes": classes, "num_classes": len(classes),
-            "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
-            "groups": [len(each.rows) for each in files],
-        }  # fmt: skip
-        most = max(len(each) for groups in files for each in groups.ranges)
-        ranges = np.zeros((len(rows), most, 2), np.uint64)
-        for place, each in zip(ranges, (each for groups in files for each in groups.ranges), strict=True):
-            place[: len(each)] = each
-        return meta | {"most": most}, {"rows": rows.view(np.uint8).data, "ranges": ranges.view(np.uint8).data}
-
-    def is_current(self, container: Container) -> bool:
-        return "most" in container.meta and super().is_current(container)  # an older release knew no ranges
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return _Rows(container, self.spec, roots)
 
 
 class _Rows(Source):
     """A `Source` over row groups."""
 
-    def __init__(self, container: Container, spec: Parquet, roots: Roots | None) -> None:
+    def __init__(self, container: Container, spec: Parquet, roots: Roots) -> None:
         meta = container.meta
-        self._container = container
-        self._spec = spec
+        self._container, self._spec, self._label = container, spec, label_of(spec.columns)
         self._files: list[str] = meta["files"]
         self._sizes: list[int] = meta["sizes"]
         self._classes: list[str] = meta["classes"]
@@ -171,9 +81,6 @@ class _Rows(Source):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
-
-    def stamp(self, index: int) -> int:
-        return self._stamp
 
     def read(self, index: int) -> Record:
         values, row = self._at(index)
@@ -219,16 +126,12 @@ class _Rows(Source):
 
     def label(self, index: int) -> int:
         values, row = self._at(index)
-        label = label_of(self._spec.columns)
-        return int(values[label].value(row)) if label in values else 0
+        return int(values[self._label].value(row)) if self._label in values else 0
 
     def name(self, index: int) -> str:
         file = self._file(bisect_right(self._ends, index))
         first = self._firsts[file]
         return f"{self._files[file]}, row {index - (self._ends[first - 1] if first else 0)}"
-
-    def classes(self) -> list[str]:
-        return list(self._classes)
 
     def _file(self, group: int) -> int:
         return bisect_right(self._firsts, group) - 1
@@ -285,7 +188,7 @@ class _Rows(Source):
         return sum(each.nbytes for each in found.values()), found
 
     def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
-        """Return a file and its names of our columns; those stay dictionaries that would else take too much memory."""
+        """Return an open file, and its names of our columns; see `repeated` for those that stay dictionaries."""
         arrow, parquet = pyarrow_for(self._files[file])
         # Not of this object: workers collect garbage rarely, and a cycle would keep the files open.
         shards = self._shards
@@ -299,6 +202,69 @@ class _Rows(Source):
         if shared := repeated(opened.metadata, [*names.values()], KEPT_BYTES):
             opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=shared)
         return opened, names
+
+
+class ParquetReader(FilesReader[Groups]):
+    spec: Parquet
+    source = _Rows
+
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Groups:
+        arrow, parquet = pyarrow_for(path)
+        try:
+            opened = parquet.ParquetFile(arrow.PythonFile(Stream(file.read, file.size), mode="r"), pre_buffer=False)
+            schema, meta = opened.schema_arrow, opened.metadata
+        except SampleError:
+            raise
+        except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
+        groups = Groups(class_names(schema, self.spec))
+        leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
+        places = places_of(meta, leaves)
+        for number in range(meta.num_row_groups):
+            group = meta.row_group(number)
+            wanted = [group.column(place) for place in places]
+            nbytes = sum(each.total_uncompressed_size for each in wanted)
+            most = sum(decoded_bytes(meta, number, place) for place in places)
+            if most > MOST_GROUP_BYTES:
+                raise SourceError(
+                    f"{path}: row group {number} has {most} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
+                    "no part of it can be read alone: write the file anew with fewer rows in a group"
+                )
+            groups.rows.append(group.num_rows)
+            groups.nbytes.append(nbytes)
+            ranges = [
+                (min(filter(None, (each.dictionary_page_offset, each.data_page_offset)), default=0),
+                 each.total_compressed_size) for each in wanted
+            ]  # fmt: skip
+            if min(group.num_rows, nbytes) < 0 or not all(0 <= at <= at + size <= file.size for at, size in ranges):
+                raise SourceError(f"{path} is damaged: row group {number} does not lie in its {file.size} bytes")
+            groups.ranges.append(ranges)
+            found(group.num_rows)
+        return groups
+
+    def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
+        rows = np.array([rows for each in files for rows in each.rows], np.uint64)
+        nbytes = [count for each in files for count in each.nbytes]
+        if not rows.sum():
+            raise SourceError(f"{self.spec.place} holds no rows")
+        if sum(nbytes) > KEPT_BYTES and max(nbytes) > KEPT_BYTES // 64:
+            log.warning(
+                "%s has row groups of up to %d MiB, together %d MiB, of which a worker keeps %d MiB decoded: in a "
+                "shuffled order most samples decode a whole group. To be faster, %s",
+                self.spec.place, max(nbytes) >> 20, sum(nbytes) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
+            )  # fmt: skip
+        content = [[os.path.basename(path), each.rows, each.nbytes] for path, each in zip(paths, files, strict=True)]
+        classes = files[0].classes
+        meta = {
+            "n": int(rows.sum()), "classes": classes, "num_classes": len(classes),
+            "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
+            "groups": [len(each.rows) for each in files],
+        }  # fmt: skip
+        most = max(len(each) for groups in files for each in groups.ranges)
+        ranges = np.zeros((len(rows), most, 2), np.uint64)
+        for place, each in zip(ranges, (each for groups in files for each in groups.ranges), strict=True):
+            place[: len(each)] = each
+        return meta | {"most": most}, {"rows": rows.view(np.uint8).data, "ranges": ranges.view(np.uint8).data}
 
 
 def _column(table: Any, name: str) -> Any:

@@ -18,35 +18,28 @@ from prepserver.pipeline.kinds import Image, Label, Mask
 from prepserver.pipeline.sources.plugin import Plugin
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots
 from prepserver.source.samples import NOT_THE_SAMPLE, Record, Source
 
 _MAX_SAMPLES = 1 << 40
 
 
 class PluginReader(ScanningReader):
-    """Plugin."""
-
-    kind = Plugin
     spec: Plugin
 
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        """As `ScanningReader.scan`: make the Dataset and ask for its length."""
+    def scan(self, progress: Progress) -> Scan:
         dataset, samples = self._made()
-        progress.finished(samples)
         classes = [str(name) for name in getattr(dataset, "classes", None) or ()]
         content = json.dumps([self.spec.name, dict(self.spec.params), self.spec.code, samples, classes])
         meta = {"n": samples, "classes": classes, "num_classes": len(classes)}
-        return Scan(meta | {"content_digest": hashlib.sha256(content.encode()).hexdigest()}, {}, [], {})
+        return Scan(meta | {"content_digest": hashlib.sha256(content.encode()).hexdigest()}, {}, Places())
 
     def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`: never, because only a new Dataset can tell."""
-        return False
+        return False  # only a new Dataset can tell
 
-    def read_by(self, container: Container, roots: Roots | None) -> PluginSource:
-        """As `ScanningReader.read_by`."""
+    def read_by(self, container: Container) -> PluginSource:
         dataset, samples = self._made()
         if samples != container.meta["n"]:
             raise SourceError(f"{self._what} has {samples} samples, but had {container.meta['n']}: attach again")
@@ -67,7 +60,7 @@ class PluginReader(ScanningReader):
             raise
         except plugins.PluginError as e:
             raise SourceError(str(e)) from e
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise SourceError(f"{self._what} cannot be made: {type(e).__name__}: {e}") from e
         if not 1 <= samples <= _MAX_SAMPLES:
             raise SourceError(f"{self._what} has {samples} samples; there must be 1 to {_MAX_SAMPLES}")
@@ -75,28 +68,18 @@ class PluginReader(ScanningReader):
 
 
 class PluginSource(Source):
-    """A `Source` over a Dataset.
-
-    Args:
-        spec: Its spec.
-        dataset: The Dataset.
-        samples: Its length.
-        classes: Names of its classes.
-    """
+    """A `Source` over a Dataset, which has so many samples and these classes."""
 
     def __init__(self, spec: Plugin, dataset: Any, samples: int, classes: list[str]) -> None:
         self._spec, self._dataset, self._samples, self._classes = spec, dataset, samples, classes
         self._what = f"source plug-in {spec.name!r}"
+        self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
 
     def __len__(self) -> int:
         return self._samples
 
     def read(self, index: int) -> Record:
-        """As `Source.read`.
-
-        Raises:
-            PluginError: The plug-in raised, or gave an undeclared value.
-        """
+        """As `Source.read`; raises `PluginError` if the plug-in raised, or gave an undeclared value."""
         if not 0 <= index < self._samples:
             raise IndexError(f"index {index} of a source of {self._samples} samples")
         try:
@@ -123,22 +106,8 @@ class PluginSource(Source):
             record[name] = _plane(what, sample[name], kind) if plane else plugins.conform(what, sample[name], kind)
         return record
 
-    def label(self, index: int) -> int:
-        """As `Source.label`: reads the first column of kind `Label`; 0 without one."""
-        names = [name for name, kind in self._spec.columns.items() if isinstance(kind, Label)]
-        return int(self.read(index)[names[0]]) if names else 0
-
     def name(self, index: int) -> str:
-        """As `Source.name`."""
         return f"{self._spec.name}[{index}]"
-
-    def stamp(self, index: int) -> int:
-        """As `Source.stamp`."""
-        return 0
-
-    def classes(self) -> list[str]:
-        """As `Source.classes`: the Dataset's attribute, as in torchvision."""
-        return list(self._classes)
 
 
 def _plane(what: str, value: Any, kind: Any) -> Any:

@@ -8,18 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.sources.split import Split
-from prepserver.source.composed import PickingReader
-from prepserver.source.draw import drawn
+from prepserver.source.composed import PickingReader, drawn
 from prepserver.source.errors import SourceError
 from prepserver.source.progress import Progress
 from prepserver.source.samples import Source
 
 
 class SplitReader(PickingReader):
-    kind = Split
     spec: Split
 
-    def pick(self, source: Source, extra: bytes, progress: Progress) -> npt.NDArray[Any]:
+    def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
         n, k, fold = len(source), self.spec.k, self.spec.fold
         if n < k:
             raise SourceError(f"{self.spec.place} has {n} samples, too few for k = {k}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from typing import Any
 
@@ -10,24 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.sources.subset import Subset
-from prepserver.source.composed import PickingReader
-from prepserver.source.draw import drawn
-from prepserver.source.errors import SourceError, unusable
+from prepserver.source.composed import PickingReader, drawn
+from prepserver.source.errors import SourceError
 from prepserver.source.progress import Progress
-from prepserver.source.roots import Roots
 from prepserver.source.samples import Source
 from prepserver.source.storage import open_file
 
 
 class SubsetReader(PickingReader):
-    kind = Subset
     spec: Subset
 
-    def pick(self, source: Source, extra: bytes, progress: Progress) -> npt.NDArray[Any]:
+    def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
         n = len(source)
         if self.spec.fraction is not None:
             return np.sort(drawn(n, self.spec.seed)[: max(1, round(self.spec.fraction * n))])
-        indices = np.array(self.spec.indices) if self.spec.file is None else self._loaded(extra)
+        indices = np.array(self.spec.indices) if self.spec.file is None else self._loaded()
         outside = np.flatnonzero((indices < 0) | (indices >= n))
         if len(outside):
             index = indices[outside[0]]
@@ -36,18 +32,15 @@ class SubsetReader(PickingReader):
             )
         return indices
 
-    def _read(self, roots: Roots | None) -> bytes:
+    def _read(self) -> bytes:
         if self.spec.file is None:
             return b""
-        try:
-            with contextlib.closing(open_file(roots, "the file of indices", self.spec.file)) as file:
-                return bytes(file.whole())
-        except OSError as error:
-            raise unusable("the file of indices", self.spec.file, error) from error
+        with open_file(self.roots, "the file of indices", self.spec.file) as file:
+            return bytes(file.whole())
 
-    def _loaded(self, content: bytes) -> npt.NDArray[Any]:
+    def _loaded(self) -> npt.NDArray[Any]:
         try:
-            indices = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+            indices = np.lib.format.read_array(io.BytesIO(self._content), allow_pickle=False)
         except Exception as error:  # numpy parses the header as Python, and lets errors of that through
             raise SourceError(f"{self.spec.file} is no .npy file: {error}; write it with numpy.save") from error
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or not indices.size:

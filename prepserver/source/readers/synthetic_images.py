@@ -17,9 +17,9 @@ import simplejpeg
 
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages
 from prepserver.source.container import Container
+from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.scenes import scene
 
@@ -37,7 +37,6 @@ _MASK = (1 << 64) - 1
 
 
 class SyntheticImagesReader(ScanningReader):
-    kind = SyntheticImages
     spec: SyntheticImages
 
     @property
@@ -46,15 +45,11 @@ class SyntheticImagesReader(ScanningReader):
         what = f"SyntheticImages bank {_BANK_VERSION} {self.spec.seed} {self.spec.height} {self.spec.width}"
         return hashlib.sha256(what.encode()).hexdigest()[:32]
 
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+    def scan(self, progress: Progress) -> Scan:
         bank = _draw_bank(self.spec)
-        progress.finished(self.spec.n)
-        return Scan({"content_digest": hashlib.sha256(bank["jpegs"]).hexdigest()}, bank, [], {})
+        return Scan({"content_digest": hashlib.sha256(bank["jpegs"]).hexdigest()}, bank, Places())
 
-    def is_current(self, container: Container) -> bool:
-        return True  # drawn pictures never change
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
+    def read_by(self, container: Container) -> Source:
         return SyntheticSource(container, self.spec)
 
     def counts(self, meta: Mapping[str, Any]) -> tuple[int, int]:
@@ -62,11 +57,7 @@ class SyntheticImagesReader(ScanningReader):
 
 
 def _draw_bank(spec: SyntheticImages) -> dict[str, memoryview]:
-    """Draw and encode the pictures of a seed and a size.
-
-    Returns:
-        Sections: ``jpegs``, one after the other, and ``ends``, uint64, with a leading 0.
-    """
+    """Return ``jpegs``, the pictures of a seed and a size one after the other, and their ``ends``, uint64 from 0."""
     count = min(max(_BANK_PIXELS // (spec.height * spec.width), _BANK_LEAST), _BANK_PICTURES)
     jpegs = bytearray()
     ends = array("Q", [0])
@@ -101,15 +92,15 @@ class SyntheticSource(Source):
         comment = f"prepserver synthetic seed={self._spec.seed} index={index}".encode()
         marker = b"\xff\xfe" + (len(comment) + 2).to_bytes(2)
         data = b"".join((jpeg[:head], marker, comment, jpeg[head:]))
-        return {"image": data, "label": self._label(dice)}
+        return {"image": data, "label": self._class(dice)}
 
     def label(self, index: int) -> int:
-        return self._label(self._dice(index))
+        return self._class(self._dice(index))
 
     def name(self, index: int) -> str:
         return f"synthetic-{self._spec.seed}-{index}.jpg"
 
-    def _label(self, dice: int) -> int:
+    def _class(self, dice: int) -> int:
         return (dice >> 32) % self._spec.num_classes
 
     def _dice(self, index: int) -> int:

@@ -1,23 +1,173 @@
-"""How `Tar` is read: as ranges of its shards."""
+"""How `Tar` is read: WebDataset shards as ranges of bytes.
+
+Listing reads only headers, a kilobyte for each file; the text of a class number is in the same kilobyte. It reads all
+dialects of tar that WebDataset writers use: ustar, GNU long names, pax.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prepserver.pipeline.sources.tar import Tar
-from prepserver.source.patterns import files_of
-from prepserver.source.ranges import Listed, RangesReader
-from prepserver.source.roots import Roots
-from prepserver.source.tar import list_shard
+from prepserver.source.errors import SourceError, printable
+from prepserver.source.ranges import MISSING, Listed, RangesReader
+from prepserver.source.storage import File
+
+_BLOCK = 512
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_LONG_NAME_MOST = 1 << 16
+_PAX_RECORD = re.compile(rb"\d{1,9} (path|size)=")
+
+# Types of members.
+_REGULAR = (b"0", b"\0", b"7")
+_NAMING = (b"L", b"x")  # a GNU long name and a pax header: both describe the next member
+_FOR_OTHERS = (b"g", b"K")
 
 
 class TarReader(RangesReader):
-    kind = Tar
     spec: Tar
+    what = "the shard"
 
-    def files(self, roots: Roots | None = None) -> list[str]:
-        return files_of([self.spec.shards], roots)
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Listed:
+        listed = Listed.empty(len(self.columns))
+        wanted = [_extensions(str(getattr(self.spec, column))) for column in self.columns]
+        labelled = _extensions(self.spec.label) if self.spec.label else []
+        for key, files in itertools.groupby(_members(path, file), key=lambda member: member.key):
+            sample: dict[bytes, _Member] = {}
+            for each in files:
+                if sample.setdefault(each.extension, each) is not each:
+                    raise SourceError(f"{path}: sample {_shown(key)} has two files .{_shown(each.extension)}")
+            try:
+                _add(path, listed, key, sample, wanted, labelled)
+            except SourceError as error:
+                if max(each.offset + each.size for each in sample.values()) + _BLOCK <= file.size:
+                    raise
+                reason = f"may be cut off: it ends at byte {file.size}, within sample {_shown(key)} or after it"
+                raise SourceError(f"{path} {reason}. Copy it again. Else: {error}") from error
+            found()
+        return listed
 
-    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Listed:
-        extensions = [str(getattr(self.spec, column)) for column in self.columns]
-        return list_shard(path, extensions, self.spec.label, roots, found)
+
+def _extensions(text: str) -> list[bytes]:
+    return text.lower().encode().split(b";")
+
+
+def _add(
+    path: str,
+    listed: Listed,
+    key: bytes,
+    sample: dict[bytes, _Member],
+    wanted: list[list[bytes]],
+    labelled: list[bytes],
+) -> None:
+    """Note a sample, unless it has none of the wanted files."""
+    chosen = [next((sample[name] for name in names if name in sample), None) for names in wanted]
+    if not any(chosen):
+        return
+    number = 0
+    if labelled:
+        text = next((sample[name].begin for name in labelled if name in sample), None)
+        if text is None or not text.strip().isdigit() or int(text) >= 1 << 63:
+            what = "is missing" if text is None else f"holds {_shown(text)!r}"
+            has = ", ".join(f".{_shown(name)}" for name in sample)
+            raise SourceError(
+                f"{path}: the label .{_shown(labelled[0])} of sample {_shown(key)} {what}; it must be a text file "
+                f"with a number from 0. The sample has {has}. label= names the extension; None leaves labels out"
+            )
+        number = int(text)
+    listed.keys.append(key)
+    listed.labels.append(number)
+    for member, (offsets, lengths) in zip(chosen, listed.places, strict=True):
+        offsets.append(MISSING if member is None else member.offset)
+        lengths.append(0 if member is None else member.size)
+
+
+@dataclass(slots=True)
+class _Member:
+    key: bytes
+    extension: bytes
+    offset: int
+    size: int
+    begin: bytes
+
+
+def _members(path: str, file: File) -> Iterator[_Member]:
+    """Yield the regular files of a tar that have an extension, in order."""
+    at = 0
+    given: dict[bytes, bytes] = {}  # what earlier headers say about the next file
+    while (found := _header(path, file, at, given)) is not None:
+        kind, header, begin, length = found
+        data = at + _BLOCK
+        at = data + -(-length // _BLOCK) * _BLOCK
+        if kind in _NAMING:
+            if length > _LONG_NAME_MOST:
+                raise SourceError(f"{path} is damaged: a name of {length} bytes at byte {data}")
+            text = file.read(length, data)
+            given |= {b"path": text.rstrip(b"\0")} if kind == b"L" else dict(_pax(text))
+            continue
+        if kind in _REGULAR:
+            folder, slash, name = given.get(b"path", _name(header)).rpartition(b"/")
+            stem, _, extension = name.partition(b".")
+            if extension:
+                yield _Member(folder + slash + stem, extension.lower(), data, length, begin[:length])
+        if kind not in _FOR_OTHERS:
+            given.clear()
+
+
+def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tuple[bytes, bytes, bytes, int] | None:
+    """Read a header: type of member, header, begin and length of its data; None at the end."""
+    block, size = file.read(2 * _BLOCK, at), file.size
+    header = block[:_BLOCK]
+    if at == 0:
+        for magic, what in _COMPRESSED.items():
+            if header.startswith(magic):
+                raise SourceError(f"{path} is compressed ({what}), so no sample can be read alone: unpack it once")
+        if not header:
+            raise SourceError(f"{path} is empty")
+    if header.count(0) == len(header):
+        return None  # some writers add no empty blocks; a cut shard was refused at its last member
+    try:
+        if len(header) < _BLOCK or sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b"\0 "), 8):
+            raise ValueError
+        kind = header[156:157]
+        length = int(given[b"size"]) if b"size" in given and kind in _REGULAR else _number(header[124:136])
+    except ValueError:
+        raise SourceError(f"{path} is damaged, or no tar: there is no header at byte {at} of {size}") from None
+    if at + _BLOCK + length > size:
+        raise SourceError(f"{path} is cut off: a file at byte {at} of {size} has {length} bytes. Copy it again")
+    return kind, header, block[_BLOCK:], length
+
+
+def _number(text: bytes) -> int:
+    """Return a number in octal, or in base 256 as GNU writes it; raise ValueError for anything else."""
+    number = int.from_bytes(text[1:], "big") if text[0] == 0x80 else int(text.strip(b"\0 ") or b"0", 8)
+    if number < 0:
+        raise ValueError(number)
+    return number
+
+
+def _name(header: bytes) -> bytes:
+    name = header[:100].partition(b"\0")[0]
+    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _pax(text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the path and size records of a pax header; a record is "length key=value" and a line end."""
+    at = 0
+    while at < len(text):
+        digits = text[at : at + 10].partition(b" ")[0]
+        length = int(digits) if digits.isdigit() else 0
+        if not length:
+            return
+        if match := _PAX_RECORD.match(text, at, at + length):
+            yield match[1], text[match.end() : at + length - 1]
+        at += length
+
+
+def _shown(text: bytes) -> str:
+    return printable(os.fsdecode(text[:100]))

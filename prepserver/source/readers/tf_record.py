@@ -6,7 +6,6 @@ reading the second. In a compressed file the places are those of what it holds.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import struct
 from array import array
@@ -22,13 +21,13 @@ from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Sc
 from prepserver.pipeline.sources.tf_record import TFRecord
 from prepserver.source import example
 from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import MAGIC, GzippedFile
 from prepserver.source.lines import Lines, LinesReader, LinesSource
 from prepserver.source.ranges import Sections
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source
-from prepserver.source.storage import File, open_file
+from prepserver.source.samples import Record
+from prepserver.source.storage import File
 from prepserver.source.values import value_of
 
 try:
@@ -55,51 +54,13 @@ def masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-class TFRecordReader(LinesReader):
-    kind = TFRecord
-    spec: TFRecord
-
-    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Lines:
-        _check_installed()
-        try:
-            with contextlib.closing(open_file(roots, "the file", path)) as file:
-                plain = GzippedFile(path, file) if _is_gzipped(file) else file
-                begins = array("Q")
-                for begin in _begins(path, plain):
-                    begins.append(begin)
-                    if not len(begins) % _FOUND_EVERY:
-                        found(_FOUND_EVERY)
-                listed = Lines(file.size, file.version, np.array(begins, np.uint64), np.empty(0, np.uint64))
-                if isinstance(plain, GzippedFile):
-                    plain.check_end()
-                    listed.length, listed.points = plain.size, plain.points
-                return listed
-        except OSError as error:
-            raise unusable("the file", path, error) from error
-
-    def table(self, paths: list[str], files: list[Lines], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
-        if not any(len(each.begins) for each in files):
-            raise SourceError(f"{self.spec.place} holds no records")
-        if compressed := sum(1 for each in files if each.points):
-            log.warning(
-                "%s has %d compressed files: in a shuffled order most samples unpack a MiB. To be faster, keep a cache "
-                "(cache='encoded'), shuffle whole batches (order='batch-shuffle-repeat'), or unpack them, gzip -d",
-                self.spec.place, compressed,
-            )  # fmt: skip
-        return super().table(paths, files, roots)
-
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        _check_installed()
-        return _Examples(container, self.spec, roots)
-
-
 def _check_installed() -> None:
     if google_crc32c is None:
         raise SourceError("TFRecord needs google-crc32c where the daemon runs: pip install 'prepserver[tfrecord]'")
 
 
 def _is_gzipped(file: File) -> bool:
-    """Say whether a file is compressed; a first record of a certain length begins with the same bytes."""
+    """Say whether a file is compressed; the length of a first record may be the same bytes, but has a checksum."""
     head = file.read(_HEAD.size, 0)
     return head.startswith(MAGIC) and (len(head) < _HEAD.size or masked_crc(head[:8]) != _HEAD.unpack(head)[1])
 
@@ -125,7 +86,8 @@ def _begins(path: str, file: File) -> Iterator[int]:
 
 
 class _Examples(LinesSource):
-    def __init__(self, container: Container, spec: TFRecord, roots: Roots | None) -> None:
+    def __init__(self, container: Container, spec: TFRecord, roots: Roots) -> None:
+        _check_installed()
         super().__init__(container, spec, roots)
         self._taken = [(name, kind, spec.names.get(name, name).encode()) for name, kind in spec.columns.items()]
         numbers = {name: kind.stored() for name, kind, _ in self._taken if isinstance(kind, Label | Scalar | Array)}
@@ -167,6 +129,36 @@ class _Examples(LinesSource):
     def name(self, index: int) -> str:
         file = bisect_right(self._firsts, index) - 1
         return f"{self._files[file]}, record {index - self._firsts[file]}"
+
+
+class TFRecordReader(LinesReader):
+    spec: TFRecord
+    source = _Examples
+
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
+        _check_installed()
+        plain = GzippedFile(path, file) if _is_gzipped(file) else file
+        begins = array("Q")
+        for begin in _begins(path, plain):
+            begins.append(begin)
+            if not len(begins) % _FOUND_EVERY:
+                found(_FOUND_EVERY)
+        listed = Lines(np.array(begins, np.uint64), np.empty(0, np.uint64), plain.size)
+        if isinstance(plain, GzippedFile):
+            plain.check_end()
+            listed.points = plain.points
+        return listed
+
+    def table(self, paths: list[str], files: list[Lines]) -> tuple[dict[str, Any], Sections]:
+        if not any(len(each.begins) for each in files):
+            raise SourceError(f"{self.spec.place} holds no records")
+        if compressed := sum(1 for each in files if each.points):
+            log.warning(
+                "%s has %d compressed files: in a shuffled order most samples unpack a MiB. To be faster, keep a cache "
+                "(cache='encoded'), shuffle whole batches (order='batch-shuffle-repeat'), or unpack them, gzip -d",
+                self.spec.place, compressed,
+            )  # fmt: skip
+        return super().table(paths, files)
 
 
 def _value(column: str, kind: Kind, given: example.Value) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
@@ -18,13 +18,12 @@ from prepserver.pipeline.sources.voc import CLASSES, Voc
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, printable, unusable
-from prepserver.source.files import MASKS, FileTable, check_folders
+from prepserver.source.files import FileTable, FileTableReader
 from prepserver.source.objects import MOST_COORDINATE, BoxSource, ObjectTable
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
-from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots
-from prepserver.source.samples import Source, read_file
+from prepserver.source.reader import Scan
+from prepserver.source.samples import read_file
 from prepserver.source.storage import versions
 
 _MOST_LIST_BYTES = 1 << 30
@@ -34,24 +33,17 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 class _Annotation(NamedTuple):
-    """What an XML file says.
+    """What an XML file says: a tuple of `ObjectTable.form` for each box, and (height, width) of the image."""
 
-    Attributes:
-        version: Of the file.
-        rows: A tuple of `ObjectTable.form` for each box.
-        size: (height, width) of the image.
-        fault: Why the file cannot be used; empty if it can.
-    """
-
-    version: int
+    version: int  # of the file
     rows: list[tuple[Any, ...]]
     size: tuple[int, int]
-    fault: str = ""
+    fault: str = ""  # why the file cannot be used
 
 
-class VocReader(ScanningReader):
-    kind = Voc
+class VocReader(FileTableReader):
     spec: Voc
+    source = BoxSource
 
     @property
     def _list_path(self) -> str:
@@ -61,13 +53,12 @@ class VocReader(ScanningReader):
     def _xml_path(self, name: bytes) -> str:
         return f"{self.spec.root}/Annotations/{os.fsdecode(name)}.xml"
 
-    def _names(self, roots: Roots | None = None) -> list[bytes]:
+    def _names(self) -> list[bytes]:
         """Return the names of the images, which the split lists line by line."""
         path = self._list_path
-        if roots is not None:
-            roots.check_path("the list", path)
+        self.roots.check_path("the list", path)
         try:
-            text = read_file(path, _MOST_LIST_BYTES, roots)
+            text = read_file(path, _MOST_LIST_BYTES, self.roots)
         except SampleError as error:
             raise SourceError(f"the list {path}: {error.reason}") from error
         names = [name for line in text.splitlines() if (name := line.strip())]
@@ -78,13 +69,13 @@ class VocReader(ScanningReader):
             raise SourceError(f"the list {path} names no images")
         return names
 
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+    def scan(self, progress: Progress) -> Scan:
         times = array("q", versions([self._list_path]))
         classes = self.spec.classes or CLASSES
-        files, objects = FileTable(), ObjectTable(self.spec.columns)
-        masks = FileTable() if self.spec.masks else None
-        names = self._names(roots)
-        found = progress.over(lambda name: self._annotation(name, roots), names, _AT_ONCE, lambda: 0)
+        files, objects = FileTable(self.spec.root), ObjectTable(self.spec.columns)
+        masks = FileTable(self.spec.root) if self.spec.masks else None
+        names = self._names()
+        found = progress.over(self._annotation, names, _AT_ONCE, lambda: 0)
         for name, (version, rows, size, fault) in zip(names, found, strict=True):
             folder, slash, last = name.rpartition(b"/")
             files.add(b"JPEGImages/" + folder + slash, last + b".jpg", 0)
@@ -97,27 +88,19 @@ class VocReader(ScanningReader):
                 objects.add(rows, size)
         meta, sections = objects.contents(files, list(classes), masks)
         sections["watched_times_ns"] = memoryview(times)
-        places = Places()
-        for table in filter(None, (files, masks)):
-            table.add_to(places, os.fsencode(self.spec.root) + b"/")
-        if roots is not None:
-            self.check_roots(sections.__getitem__, roots)
-        progress.finished(len(files))
-        return Scan(meta, sections, [] if is_url(self.spec.root) else list(times), places.found())
+        places = files.add_to(Places())
+        if masks is not None:
+            masks.add_to(places)
+        return Scan(meta, sections, places, mtimes_ns=() if is_url(self.spec.root) else times)
 
-    def _annotation(self, name: bytes, roots: Roots | None) -> _Annotation:
-        """Read what is known of an image, in a thread.
-
-        Raises:
-            SourceError: The store fails.
-        """
+    def _annotation(self, name: bytes) -> _Annotation:
+        """Read what is known of an image, in a thread."""
         path, version = self._xml_path(name), 0
-        if roots is not None:
-            roots.check_path("the annotations", path)
+        self.roots.check_path("the annotations", path)
         labels = {name: label for label, name in enumerate(self.spec.classes or CLASSES)}
         try:
             (version,) = versions([path])
-            root = parsed(read_file(path, _MOST_XML_BYTES, roots))
+            root = parsed(read_file(path, _MOST_XML_BYTES, self.roots))
             return _Annotation(version, list(self._rows(root, labels)), (_side(root, "height"), _side(root, "width")))
         except (SampleError, ValueError) as error:
             if is_url(path) and isinstance(error, SampleError) and error.errno != errno.ENOENT:
@@ -125,11 +108,7 @@ class VocReader(ScanningReader):
             return _Annotation(version, [], (0, 0), f"its annotations, {printable(path)}: {error}")
 
     def _rows(self, root: Element, labels: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
-        """Yield a row for each box; see `ObjectTable.form`.
-
-        Raises:
-            ValueError: A box that is none.
-        """
+        """Yield a row for each box, see `ObjectTable.form`; raise `ValueError` for one that is none."""
         for each in root.findall("object"):
             difficult = (each.findtext("difficult") or "0").strip() not in ("0", "")
             if difficult and not self.spec.difficult:
@@ -144,25 +123,14 @@ class VocReader(ScanningReader):
                 raise ValueError(f"an object of class {name!r} has the box {box}")
             yield (box, labels[name], *([int(difficult)] if self.spec.difficult else []))
 
-    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        for prefix in ("", *([MASKS] if self.spec.masks else [])):
-            check_folders(sections, self.spec.root, roots, prefix)
-
     def is_current(self, container: Container) -> bool:
         times = memoryview(container.section("watched_times_ns")).cast("q")
         paths = [self._list_path, *map(self._xml_path, self._names())]
         return len(paths) == len(times) and versions(paths) == list(times)
 
-    def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return BoxSource(container, self.spec.root, self.spec.columns, roots=roots)
-
 
 def parsed(text: bytes) -> Element:
-    """Return the root of an XML file from strangers: without a DOCTYPE, so no entity can grow or lead to a file.
-
-    Raises:
-        ValueError: It is no XML, or has a DOCTYPE.
-    """
+    """Return the root of a stranger's XML; raises `ValueError` for a DOCTYPE: entities may grow, or lead to files."""
     builder, parser = TreeBuilder(), expat.ParserCreate()
     parser.StartDoctypeDeclHandler = _refuse
     parser.StartElementHandler = builder.start

@@ -7,30 +7,28 @@ ones by reads that began before they were needed (`prepserver.source.storage.rem
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import mmap
 import os
 import stat
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from prepserver.pipeline.urls import is_url
+from prepserver.source.errors import unusable
 from prepserver.source.roots import Roots, open_below
 from prepserver.source.storage import remote, remote_files
 
+T = TypeVar("T")
+
 
 class File(Protocol):
-    """An open file, for listing.
+    """An open file, for listing."""
 
-    Attributes:
-        size: Bytes.
-        version: Another number when the content is another: the time of a local file in nanoseconds; a hash of the
-            entity tag of an object.
-    """
-
-    size: int
-    version: int
+    size: int  # bytes
+    version: int  # another one when the content is another: a local file's time in ns, a hash of an object's entity tag
 
     def read(self, length: int, offset: int) -> bytes:
         """Return a range, which is shorter if the file ends inside it. Ranges in ascending order are cheap.
@@ -47,11 +45,13 @@ class File(Protocol):
 
 
 class _LocalFile:
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self.size, self.version = status.st_size, status.st_mtime_ns
-        self.is_regular = stat.S_ISREG(status.st_mode)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, f"it is not a file; name its files, such as {path}/*")
 
     def read(self, length: int, offset: int) -> bytes:
         return os.pread(self._descriptor, length, offset)
@@ -63,65 +63,53 @@ class _LocalFile:
         os.close(self._descriptor)
 
 
-def open_file(roots: Roots | None, what: str, path: str) -> File:
-    """Open a file for listing.
+@contextlib.contextmanager
+def open_file(roots: Roots, what: str, path: str) -> Iterator[File]:
+    """Open a file for listing, and close it at the end of the block; errors call it `what`, such as "the list".
 
-    Args:
-        roots: Where a local file must lie. A URL must lie below those that the configuration names, in any case.
-        what: What the error calls it, such as "the shard".
-        path: Absolute path, or a URL.
+    A local file must lie in the roots. A URL must lie below those that the configuration names, in any case.
 
     Raises:
         OutsideRootsError: It lies outside.
-        OSError: It cannot be opened, or is no regular file.
+        SourceError: It cannot be opened, is no regular file, or the block raised an `OSError`.
     """
-    if is_url(path):
-        return remote_files.RemoteFile(path)
-    file = _LocalFile(open_below(roots, what, path))
-    if not file.is_regular:
-        file.close()
-        raise OSError(errno.EINVAL, f"it is not a file; name its files, such as {path}/*")
-    return file
+    try:
+        file = remote_files.RemoteFile(path) if is_url(path) else _LocalFile(open_below(roots, what, path), path)
+        with contextlib.closing(file):
+            yield file
+    except OSError as error:
+        raise unusable(what, path, error) from error
 
 
 class Stream(io.RawIOBase):
-    """A file as Python reads one.
-
-    Args:
-        read: Returns a range by length and offset, as `File.read`.
-        size: Bytes of the file.
-    """
+    """A file of `size` bytes as Python reads one, by a function such as `File.read`, whose errors pass through."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read, self._size = read, size
         self._at = 0
 
     def readable(self) -> bool:
-        """As of any file."""
+        """As `io.RawIOBase.readable`."""
         return True
 
     def seekable(self) -> bool:
-        """As of any file."""
+        """As `io.RawIOBase.seekable`."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of any file."""
+        """As `io.RawIOBase.seek`."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
-    def tell(self) -> int:
-        """As of any file."""
-        return self._at
-
     def read(self, size: int | None = -1) -> bytes:
-        """As of any file; raises as `File.read`."""
+        """As `io.RawIOBase.read`."""
         left = max(0, self._size - self._at)
         data = self._read(left if size is None or size < 0 else min(size, left), self._at)
         self._at += len(data)
         return data
 
     def readinto(self, into: Any) -> int:
-        """As of any file; raises as `File.read`."""
+        """As `io.RawIOBase.readinto`."""
         data = self.read(len(into))
         into[: len(data)] = data
         return len(data)
@@ -133,12 +121,7 @@ def stream(file: File) -> io.BufferedReader:
 
 
 def names(folder: str) -> list[str]:
-    """Return the names in a folder; of objects only, if it is a URL.
-
-    Raises:
-        OutsideRootsError: It is a URL that the configuration does not name.
-        OSError: It cannot be listed.
-    """
+    """Return the names in a folder, of a URL those of objects; raises `OSError`, or `OutsideRootsError` for a URL."""
     return [each.path for each in remote_files.children(folder)[1]] if is_url(folder) else os.listdir(folder)
 
 
@@ -151,20 +134,27 @@ def versions(paths: Sequence[str]) -> list[int]:
 
     def version(path: str) -> int:
         try:
-            return remote.link().status(path)[1] if is_url(path) else os.stat(path).st_mtime_ns
+            return _status(path)[1]
         except OSError:
             return 0
 
-    return remote.link().each(version, paths) if paths and is_url(paths[0]) else list(map(version, paths))
+    return _each(version, paths)
 
 
 def statuses(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """Return size and version of each file; all are local, or all are remote.
+    """As `versions`, but size and version; raises `OSError` if one is gone, or cannot be asked for."""
+    return _each(_status, paths)
 
-    Raises:
-        OutsideRootsError: It lies outside.
-        OSError: One is gone, or cannot be asked for.
-    """
-    if paths and is_url(paths[0]):
-        return remote_files.statuses(paths)
-    return [(status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)]
+
+def _status(path: str) -> tuple[int, int]:
+    if not is_url(path):
+        status = os.stat(path)
+        return status.st_size, status.st_mtime_ns
+    try:
+        return remote.link().status(path)
+    except remote.RemoteError as error:
+        raise remote.RemoteError(f"{path}: {error.reason}") from None
+
+
+def _each(ask: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    return remote.link().each(ask, paths) if paths and is_url(paths[0]) else list(map(ask, paths))

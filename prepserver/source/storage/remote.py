@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from prepserver.pipeline.urls import lies_below, split
-from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.errors import SampleError, SourceError, library
 from prepserver.source.roots import OutsideRootsError
 
 S = TypeVar("S")
@@ -45,8 +45,6 @@ _HELD = 4 * IN_FLIGHT
 _UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
 _DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
-
-INSTALL = "reading it needs obstore where the daemon runs: pip install 'prepserver[remote]'"
 
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 _WEB = ("https", "http")
@@ -83,36 +81,22 @@ _making_link = threading.Lock()
 
 
 def configure(roots: Sequence[str], deadline_s: float) -> None:
-    """Set what this process and its children may read: URLs below `roots` only, which may be none.
+    """Set what this process and its children may read: URLs below `roots` only, canonical ones, or none.
 
-    Args:
-        roots: Canonical URLs.
-        deadline_s: Longest time for one read, with all its repetitions.
+    A read takes at most `deadline_s`, with all its repetitions.
     """
     global _rules  # a process has one network
     _rules = _Rules(tuple(roots), deadline_s)
 
 
 def load() -> Any:
-    """Import obstore; no thread starts before the first read.
-
-    Raises:
-        SourceError: It is not installed.
-    """
-    try:
-        import obstore
-        import obstore.store
-    except ImportError as error:
-        raise SourceError(f"{INSTALL} ({error})") from error
-    return obstore
+    """Import obstore, or raise `SourceError`; no thread starts before the first read."""
+    library("obstore.store", "reading it needs obstore", "remote")
+    return library("obstore", "reading it needs obstore", "remote")
 
 
 def check_allowed(url: str) -> None:
-    """Check that a URL lies below what the configuration names.
-
-    Raises:
-        OutsideRootsError: It does not.
-    """
+    """Raise `OutsideRootsError` if a URL does not lie below what the configuration names."""
     roots = _rules.roots
     if roots is not None and not lies_below(url, roots):
         raise OutsideRootsError(
@@ -132,21 +116,13 @@ def version_of(meta: Mapping[str, Any]) -> int:
 
 
 class Wanted(NamedTuple):
-    """A read.
+    """A read."""
 
-    Attributes:
-        url: The object.
-        offset: Where the range begins.
-        length: Bytes of the range; -1 for the whole object.
-        size: Bytes of the object when it was listed; -1 if that is unknown.
-        version: See `version_of`; 0 if it is unknown.
-    """
-
-    url: str
-    offset: int = 0
-    length: int = -1
-    size: int = -1
-    version: int = 0
+    url: str  # the object
+    offset: int = 0  # where the range begins
+    length: int = -1  # bytes of the range; -1 for the whole object
+    size: int = -1  # bytes of the object when it was listed; -1 if that is unknown
+    version: int = 0  # see `version_of`; 0 if it is unknown
 
     @property
     def nbytes(self) -> int:
@@ -162,11 +138,7 @@ class _Begun:
 
 
 class Link:
-    """The reads of this process; see the module. One owner thread uses `want` and `read`.
-
-    Raises:
-        SourceError: obstore is not installed.
-    """
+    """The reads of this process; see the module. One owner thread uses `want` and `read`."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -240,9 +212,7 @@ class Link:
             if why is None:
                 found = RemoteError(f"no answer in {self._rules.deadline_s:g} s, half of sample_timeout_s")
                 self._note_down(name, began_s, found.reason)
-        if isinstance(found, RemoteError):
-            raise found
-        return found
+        return _good(found)
 
     def each(self, work: Callable[[S], T], items: Iterable[S]) -> list[T]:
         """Do work that waits for answers in the threads of the link."""
@@ -251,18 +221,13 @@ class Link:
     def get(self, wanted: Wanted) -> bytes:
         """Read in the calling thread, for a listing; raises as `read`."""
         check_allowed(wanted.url)
-        found = self._get(wanted)
-        if isinstance(found, RemoteError):
-            raise found
-        return found
+        return _good(self._get(wanted))
 
     def status(self, url: str) -> tuple[int, int]:
         """Return size and version of an object; raises as `read`."""
         check_allowed(url)
         store, key = split(url)
-        meta = self._answer(store, lambda: self._obstore.head(self.store(store), key))
-        if isinstance(meta, RemoteError):
-            raise meta
+        meta = _good(self._answer(store, lambda: self._obstore.head(self.store(store), key)))
         return meta["size"], version_of(meta)
 
     def listed(self, url: str, deep: bool) -> Iterator[tuple[list[str], list[Mapping[str, Any]]]]:
@@ -342,7 +307,7 @@ class Link:
             if changed:
                 raise RemoteError("it has changed since the dataset was listed; attach again")
             if wanted.length < 0 and size > limit_bytes:
-                raise RemoteError(f"{size} bytes are more than the limit of {limit_bytes} for an encoded image")
+                raise RemoteError(f"{size} bytes are more than the limit of {limit_bytes} for what is read at once")
             data: bytes = found.bytes().to_bytes()
             return data
 
@@ -397,6 +362,12 @@ class Link:
         else:
             made = Unavailable("the store cannot be reached, or breaks off its answers")
         return made
+
+
+def _good(answer: T | RemoteError) -> T:
+    if isinstance(answer, RemoteError):
+        raise answer
+    return answer
 
 
 def link() -> Link:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prepserver.pipeline.urls import split
-from prepserver.source.storage.remote import RemoteError, Wanted, link, version_of
+from prepserver.source.storage.remote import Wanted, link, version_of
 
 _WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
 _LOOK_BYTES = 64 << 10
@@ -40,9 +40,10 @@ class RemoteFile:
 
     def whole(self) -> bytes:
         """As `File.whole`."""
-        starts = range(0, self.size, _WINDOW_BYTES)
+        begin = b"" if self._at else self._window
+        starts = range(len(begin), self.size, _WINDOW_BYTES)
         parts = (self._part(start, min(_WINDOW_BYTES, self.size - start)) for start in starts)
-        return b"".join(self._link.each(self._link.get, parts))
+        return b"".join((begin, *self._link.each(self._link.get, parts)))
 
     def close(self) -> None:
         """As `File.close`."""
@@ -50,18 +51,6 @@ class RemoteFile:
 
     def _part(self, offset: int, length: int) -> Wanted:
         return Wanted(self._url, offset, length, self.size, self.version)
-
-
-def statuses(urls: Sequence[str]) -> list[tuple[int, int]]:
-    """As `prepserver.source.storage.statuses`."""
-
-    def ask(url: str) -> tuple[int, int]:
-        try:
-            return link().status(url)
-        except RemoteError as error:
-            raise RemoteError(f"{url}: {error.reason}") from None
-
-    return link().each(ask, urls)
 
 
 class Entry(NamedTuple):

@@ -24,7 +24,7 @@ class BoxesFollower(Follower):
         (self._column,) = (name for name, kind in kinds.items() if isinstance(kind, Boxes))
         given = values[self._column]
         boxes, size = given if isinstance(given, tuple) else (given, None)
-        self._size: Size | None = size
+        self.size = size
         self._boxes = checked_floats(boxes, (4,))
         if (self._boxes[:, 2:] < self._boxes[:, :2]).any():
             raise BadSample("a box ends before it begins: boxes are left, top, right, bottom")
@@ -40,10 +40,6 @@ class BoxesFollower(Follower):
         for name, each in (*self._points.items(), *self._numbers.items()):
             if len(each) != len(self._boxes):
                 raise BadSample(f"{len(self._boxes)} boxes and {len(each)} {name}")
-
-    @property
-    def size(self) -> Size | None:
-        return self._size
 
     def objects(self, size: Size) -> Objects:
         """Return the boxes on a plane of this size in pixels, before any move."""

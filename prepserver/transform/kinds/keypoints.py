@@ -23,12 +23,8 @@ class KeypointsFollower(Follower):
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
         ((self._column, given),) = values.items()
         points, size = given if isinstance(given, tuple) else (given, None)
-        self._size: Size | None = size
+        self.size = size
         self._points = checked_floats(points, (3,))
-
-    @property
-    def size(self) -> Size | None:
-        return self._size
 
     def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
         points = self._points

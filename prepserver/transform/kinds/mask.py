@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from prepserver.pipeline.kinds import Kind, Mask, Size
-from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Cut, Displace, Mirror, Move, Scale, Warp
 from prepserver.transform.pillow import PillowImage
@@ -24,22 +23,16 @@ class MaskFollower(Follower):
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
         ((self._column, value),) = values.items()
-        self._classes: Array | None = value if isinstance(value, np.ndarray) else None
-        self._image = None if self._classes is not None else PillowImage(bytes(value))
-        self._failure = ""  # a mask that failed must not be loaded again: see `PillowImage`
-
-    @property
-    def size(self) -> Size:
-        if self._image is None:
-            assert self._classes is not None
-            return self._classes.shape[0], self._classes.shape[1]
-        return self._image.height, self._image.width
+        if isinstance(value, np.ndarray):
+            self._classes: Callable[[], Array] = lambda: value
+            self.size = value.shape[0], value.shape[1]
+        else:
+            image = PillowImage(bytes(value))
+            self._classes = image.classes
+            self.size = image.height, image.width
 
     def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
-        if self._classes is None:
-            self._load()
-        assert self._classes is not None
-        mask = self._classes[:, :, None]
+        mask = self._classes()[:, :, None]
         for move in moves:
             mask = _moved(mask, move)
         return {self._column: mask[:, :, 0]}
@@ -51,28 +44,19 @@ class MaskFollower(Follower):
     def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
         outs[self._column][...] = self.moved(size, moves)[self._column]
 
-    def _load(self) -> None:
-        if not self._failure and self._image is not None:
-            try:
-                self._classes = self._image.classes()
-            except BadSample as error:
-                self._failure = error.reason
-        if self._failure:
-            raise BadSample(self._failure)
-
 
 def _moved(mask: Array, move: Move) -> Array:
     match move:
         case Cut(top, left, height, width, mode, fill):
-            return window(mask, (top, left, height, width), mode, _class_of(fill), None)
+            return window(mask, None, (top, left, height, width), mode, _class_of(fill))
         case Scale(height, width):
             return mask[_nearest(mask.shape[0], height)][:, _nearest(mask.shape[1], width)]
         case Mirror(axis):
             return np.flip(mask, axis)
         case Warp(matrix, height, width, fill):
-            return warp(mask, matrix, (height, width), "nearest", _class_of(fill), None)
+            return warp(mask, None, matrix, (height, width), "nearest", _class_of(fill))
         case Displace(field, fill):
-            return field.look(mask, "nearest", _class_of(fill), None)
+            return field.look(mask, None, "nearest", _class_of(fill))
         case _:
             return mask
 

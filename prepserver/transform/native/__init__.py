@@ -66,7 +66,6 @@ def kernels() -> Kernels | None:
     return _loaded()[0]
 
 
-@cache
 def path() -> Choice:
     """Say which path makes rows in this process."""
     return _loaded()[1]
@@ -127,7 +126,6 @@ def forget() -> None:
     """Load the kernels anew at the next call, and read the environment again."""
     _loaded.cache_clear()
     kernels.cache_clear()
-    path.cache_clear()
 
 
 def digest(folder: Path) -> str:

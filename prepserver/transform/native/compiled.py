@@ -54,23 +54,20 @@ class Kernels:
 
     Args:
         library: The shared library, loaded by `functions.load`, and bound.
-
-    Attributes:
-        own_entropy: Whether Huffman decoding is ours or libjpeg's, in the whole process.
-        subsamplings: Set of bits: subsamplings for which the decoder may be used.
-        scaled_subsamplings: The same, for decoding at a half, a quarter and an eighth.
-        resizes: Whether the resize may be used.
-        vectors: The best of `VECTORS` that is used, in the whole process.
     """
 
     __slots__ = ("_c", "_last", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors")
+    own_entropy: bool  # whether Huffman decoding is ours or libjpeg's, in the whole process
+    subsamplings: int  # set of bits: subsamplings for which the decoder may be used
+    scaled_subsamplings: int  # the same, for decoding at a half, a quarter and an eighth
+    vectors: str  # the best of `VECTORS` that is used, in the whole process
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._c = library
         self.use_own_entropy(False)
         self.use_vectors(VECTORS[-1])
         self.subsamplings = self.scaled_subsamplings = ALL
-        self.resizes = True
+        self.resizes = True  # whether the resize may be used
         # The image made last, which mostly is resized next, and its address, for which numpy takes microseconds.
         self._last: tuple[weakref.ref[Array], int] | None = None
 

@@ -17,21 +17,14 @@ from prepserver.transform.stage import Box
 
 
 class Question(NamedTuple):
-    """A call of the trial, and the right pixels.
+    """A call of the trial, and the right pixels."""
 
-    Attributes:
-        of: (by our Huffman decoder, place of the subsampling, scale) or (place in `VECTORS`, place of the size).
-        call: The call.
-        right: The pixels; None if any answer is right.
-        offset: Where the pixels begin in `call`'s memory, if its first column is the image's column 0.
-        line: Bytes from line to line.
-    """
-
+    # (by our Huffman decoder, place of the subsampling, scale) or (place in `VECTORS`, place of the size).
     of: tuple[Any, ...]
     call: trial.Call
-    right: npt.NDArray[np.uint8] | None = None
-    offset: int = 0
-    line: int = 0
+    right: npt.NDArray[np.uint8] | None = None  # the pixels; None if any answer is right
+    offset: int = 0  # where the pixels begin in `call`'s memory, if its first column is the image's column 0
+    line: int = 0  # bytes from line to line
 
     def is_answered_by(self, came: trial.Came) -> bool:
         """Whether the pixels that came are the right ones."""

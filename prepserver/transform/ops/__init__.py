@@ -4,21 +4,20 @@
 and the row that the last stage writes to has the order of the axes.
 """
 
-from __future__ import annotations
-
 import sys
+from typing import Any
 
 from prepserver.pipeline.members import members
 from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops import OPS
 from prepserver.transform.stage import Stage
 
-STAGES: dict[type[Op], type[Stage]] = {
-    stage.op: stage
-    for stage in members(sys.modules[__name__], Stage).values()  # type: ignore[type-abstract]
+STAGES: dict[type[Op], type[Stage[Any]]] = {
+    OPS[name.removesuffix("Stage")]: stage for name, stage in members(sys.modules[__name__], Stage).items()
 }
-"""Stage classes by their op."""
+"""Stage classes by their op: `SolarizeStage` would be that of `Solarize`."""
 
 
-def stage_of(op: Op, place: int) -> Stage:
+def stage_of(op: Op, place: int) -> Stage[Any]:
     """Return the stage of an op at its place in a pipeline."""
     return STAGES[type(op)](op, place)

@@ -1,7 +1,5 @@
 """How `AugMix` is done."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -9,11 +7,11 @@ from statistics import NormalDist
 
 import numpy as np
 
+from prepserver.pipeline.changes import COLOURS, GEOMETRY, TABLES, Scales
 from prepserver.pipeline.ops.aug_mix import AugMix
-from prepserver.transform.augment import COLOURS, GEOMETRY, TABLES, Changes
+from prepserver.transform.augment import Changes
 from prepserver.transform.chance import in_turn
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Array, Drawn, Stage, delivered
+from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 _NAMES = (*GEOMETRY, *TABLES, *COLOURS)
 _STEPS = 10
@@ -21,15 +19,11 @@ _BAND_ROWS = 64
 _NORMAL = NormalDist()
 
 
-class AugMixStage(Stage):
-    op = AugMix
-    _op: AugMix
-    settles = False
-
+class AugMixStage(Stage[AugMix]):
     def __init__(self, op: AugMix, place: int) -> None:
         super().__init__(op, place)
         self._names = _NAMES if op.all_ops else _NAMES[: -len(COLOURS)]
-        self._changes = Changes(_STEPS, 0.3, 1.0 / 3.0, 30.0, 0.9, (4, 4), op.interpolation, op.fill)
+        self._changes = Changes(Scales(_STEPS, 0.3, 1.0 / 3.0, 30.0, 0.9, (4, 4)), op.interpolation, op.fill)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         op = self._op

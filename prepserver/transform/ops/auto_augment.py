@@ -1,12 +1,10 @@
 """How `AutoAugment` is done."""
 
-from __future__ import annotations
-
+from prepserver.pipeline.changes import Scales
 from prepserver.pipeline.ops.auto_augment import AutoAugment
 from prepserver.transform.augment import Changes
 from prepserver.transform.chance import in_turn
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 _POLICIES = {
     "imagenet": """
@@ -44,13 +42,10 @@ _POLICIES = {
 }  # name, probability and strength of both changes of each of the 25 pairs
 
 
-class AutoAugmentStage(Stage):
-    op = AutoAugment
-    _op: AutoAugment
-
+class AutoAugmentStage(Stage[AutoAugment]):
     def __init__(self, op: AutoAugment, place: int) -> None:
         super().__init__(op, place)
-        self._changes = Changes(10, 0.3, 150.0 / 331.0, 30.0, 0.9, (8, 4), op.interpolation, op.fill)
+        self._changes = Changes(Scales(10, 0.3, 150.0 / 331.0, 30.0, 0.9, (8, 4)), op.interpolation, op.fill)
         self._pairs = [[each.split() for each in pair.split(";")] for pair in _POLICIES[op.policy].split("|")]
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:

@@ -1,17 +1,11 @@
 """How `CenterCrop` is done, with torchvision's rounding."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.center_crop import CenterCrop
-from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import centre, cut
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class CenterCropStage(Stage):
-    op = CenterCrop
-    _op: CenterCrop
-
+class CenterCropStage(Stage[CenterCrop]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         top, left = centre(height, self._op.size[0]), centre(width, self._op.size[1])
-        return cut((top, left, *self._op.size), (height, width), "constant", (0.0,))
+        return cut((top, left, *self._op.size), (height, width))

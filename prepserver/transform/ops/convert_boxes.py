@@ -1,7 +1,5 @@
 """How `ConvertBoxes` is done, with torchvision's arithmetic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +8,7 @@ from prepserver.pipeline.ops.convert_boxes import ConvertBoxes
 from prepserver.transform.objects import BoxStage, Objects, extent
 
 
-class ConvertBoxesStage(BoxStage):
-    op = ConvertBoxes
-    _op: ConvertBoxes
-
+class ConvertBoxesStage(BoxStage[ConvertBoxes]):
     def change(self, objects: Objects) -> Objects:
         boxes = objects.boxes
         near, far = boxes[:, :2], boxes[:, 2:]

@@ -1,28 +1,19 @@
 """How `CopyPaste` is done: the pixels of some objects of the second part lie on the first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from prepserver.pipeline.kinds import Boxes, Mask
 from prepserver.pipeline.ops.copy_paste import CopyPaste
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Array, Drawn, Mix, MixStage, Part
-
-if TYPE_CHECKING:
-    from prepserver.transform.rowmaker import Follow
+from prepserver.transform.stage import Array, Drawn, Draws, Follow, Mix, MixStage, Part
 
 _NUMBERS = 256
 """Of objects in a mask; 0 is none."""
 
 
-class CopyPasteStage(MixStage):
-    op = CopyPaste
-    _op: CopyPaste
-
+class CopyPasteStage(MixStage[CopyPaste]):
     def mix(self, samples: int, draws: Draws) -> Mix:
         return Mix((draws.below(samples),), draws)
 
@@ -61,20 +52,14 @@ class CopyPasteStage(MixStage):
 
 
 class _Objects:
-    """The objects of a part.
-
-    Attributes:
-        mask: Of instances.
-        numbers: Each object's in the mask; 0 for none.
-        pixels: How many each number has.
-        counts: How many each object has.
-    """
+    """The objects of a part."""
 
     def __init__(self, mask: Array, numbers: Any) -> None:
-        self.mask = mask
+        self.mask = mask  # of instances
+        # Each object's in the mask; 0 for none.
         self.numbers = np.where((numbers > 0) & (numbers < _NUMBERS), numbers, 0).astype(np.intp)
-        self.pixels = np.bincount(mask.ravel(), minlength=_NUMBERS)
-        self.counts = np.where(self.numbers > 0, self.pixels[self.numbers], 0)
+        self.pixels = np.bincount(mask.ravel(), minlength=_NUMBERS)  # how many each number has
+        self.counts = np.where(self.numbers > 0, self.pixels[self.numbers], 0)  # how many each object has
 
     def drawn(self, draws: Draws, room: int) -> Array:
         """Return the places of the objects that are pasted, at most `room`."""

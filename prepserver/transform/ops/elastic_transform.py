@@ -1,17 +1,16 @@
 """How `ElasticTransform` is done."""
 
-from __future__ import annotations
+from functools import partial
 
 from prepserver.pipeline.ops.elastic_transform import ElasticTransform
-from prepserver.transform.draw import Draws
-from prepserver.transform.elastic import Field, deformed
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.elastic import Field
+from prepserver.transform.moves import Displace
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class ElasticTransformStage(Stage):
-    op = ElasticTransform
-    _op: ElasticTransform
-
+class ElasticTransformStage(Stage[ElasticTransform]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        field = Field(draws.key(), (height, width), self._op.alpha, self._op.sigma)
-        return deformed(field, (height, width), self._op.interpolation, self._op.fill)
+        op = self._op
+        field = Field(draws.key(), (height, width), op.alpha, op.sigma)
+        step = partial(field.look, interpolation=op.interpolation, fill=op.fill)
+        return Drawn(step, height, width, moves=(Displace(field, op.fill),))

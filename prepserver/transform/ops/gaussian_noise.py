@@ -1,25 +1,18 @@
 """How `GaussianNoise` is done."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
 
 from prepserver.pipeline.ops.gaussian_noise import GaussianNoise
-from prepserver.transform.draw import Draws
 from prepserver.transform.noise import Noise
-from prepserver.transform.stage import Array, Drawn, Stage, delivered
+from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 _BAND_VALUES = 1 << 16
 """Values that are computed at once; part of what the noise is, because it ends with a whole word."""
 
 
-class GaussianNoiseStage(Stage):
-    op = GaussianNoise
-    _op: GaussianNoise
-    settles = False
-
+class GaussianNoiseStage(Stage[GaussianNoise]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         return Drawn(partial(self._noisy, draws.key()), height, width)
 

@@ -1,7 +1,5 @@
 """How `JPEG` is done."""
 
-from __future__ import annotations
-
 import io
 from functools import partial
 
@@ -10,15 +8,10 @@ import simplejpeg
 from PIL import Image as Picture
 
 from prepserver.pipeline.ops.jpeg import JPEG
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Array, Drawn, Stage, delivered
+from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 
-class JPEGStage(Stage):
-    op = JPEG
-    _op: JPEG
-    settles = False
-
+class JPEGStage(Stage[JPEG]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         low, high = self._op.quality
         return Drawn(partial(_compressed, low + draws.below(high - low + 1)), height, width)

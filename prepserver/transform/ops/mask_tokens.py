@@ -1,25 +1,19 @@
 """How `MaskTokens` is done: by one random word for each token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from prepserver.pipeline.ops.mask_tokens import MaskTokens
 from prepserver.pipeline.record import Record
-from prepserver.transform.draw import Draws
 from prepserver.transform.noise import Noise
-from prepserver.transform.stage import RecordStage
+from prepserver.transform.stage import Draws, RecordStage
 
 _NO_LABEL = -100  # what torch's losses ignore
 _MASKED, _REPLACED = round(0.8 * 2**16), round(0.9 * 2**16)
 
 
-class MaskTokensStage(RecordStage):
-    op = MaskTokens
-    _op: MaskTokens
-
+class MaskTokensStage(RecordStage[MaskTokens]):
     def __init__(self, op: MaskTokens, place: int) -> None:
         super().__init__(op, place)
         self.makes = (op.column, op.labels)

@@ -1,25 +1,15 @@
 """How `Mosaic` is done: four parts around a point."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from prepserver.pipeline.ops.mosaic import Mosaic
 from prepserver.transform.chance import in_turn
-from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import cut, resizing
 from prepserver.transform.kinds import FOLLOWERS
-from prepserver.transform.stage import Box, Drawn, Mix, MixStage, Part, tiled
-
-if TYPE_CHECKING:
-    from prepserver.transform.rowmaker import Follow
+from prepserver.transform.stage import Box, Drawn, Draws, Follow, Mix, MixStage, Part, tiled
 
 
-class MosaicStage(MixStage):
-    op = Mosaic
-    _op: Mosaic
-
+class MosaicStage(MixStage[Mosaic]):
     def mix(self, samples: int, draws: Draws) -> Mix:
         partners = tuple(draws.below(samples) for _ in range(Mosaic.partners))
         height, width = canvas = 2 * self._op.size[0], 2 * self._op.size[1]
@@ -33,7 +23,7 @@ class MosaicStage(MixStage):
         rows, columns = place.bottom - place.top, place.right - place.left
         # The corner of the image that lies at the point: the bottom for the upper two, the right for the left two.
         top, left = (size[0] - rows if number < 2 else 0), (size[1] - columns if number % 2 == 0 else 0)
-        drawn = in_turn([resized, cut((top, left, rows, columns), size, "constant", self._op.fill)], height, width)
+        drawn = in_turn([resized, cut((top, left, rows, columns), size, fill=self._op.fill)], height, width)
         return drawn._replace(scale=resized.scale)
 
     def joined(self, parts: Sequence[Part], mix: Mix, images: Sequence[str], follows: Sequence[Follow]) -> Part:

@@ -1,7 +1,5 @@
 """How `Normalize` is done."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -9,10 +7,7 @@ from prepserver.pipeline.ops.normalize import Normalize
 from prepserver.transform.stage import Array, ValueStage
 
 
-class NormalizeStage(ValueStage):
-    op = Normalize
-    settles = False
-
+class NormalizeStage(ValueStage[Normalize]):
     def __init__(self, op: Normalize, place: int) -> None:
         super().__init__(op, place)
         self._mean, self._std = torch.tensor(op.mean), torch.tensor(op.std)

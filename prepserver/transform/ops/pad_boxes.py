@@ -1,17 +1,12 @@
 """How `PadBoxes` is done: the row takes what fits; "largest" chooses first."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from prepserver.pipeline.ops.pad_boxes import PadBoxes
 from prepserver.transform.objects import BoxStage, Objects
 
 
-class PadBoxesStage(BoxStage):
-    op = PadBoxes
-    _op: PadBoxes
-
+class PadBoxesStage(BoxStage[PadBoxes]):
     def change(self, objects: Objects) -> Objects:
         if self._op.keep == "first" or len(objects.boxes) <= self._op.n:
             return objects

@@ -1,22 +1,16 @@
 """How `PadTokens` is done."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from prepserver.pipeline.ops.pad_tokens import PadTokens
 from prepserver.pipeline.record import Record
-from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
-from prepserver.transform.stage import RecordStage
+from prepserver.transform.stage import Draws, RecordStage
 
 
-class PadTokensStage(RecordStage):
-    op = PadTokens
-    _op: PadTokens
-
+class PadTokensStage(RecordStage[PadTokens]):
     def __init__(self, op: PadTokens, place: int) -> None:
         super().__init__(op, place)
         self.makes = tuple(name for name in (op.column, op.mask, op.count) if name is not None)

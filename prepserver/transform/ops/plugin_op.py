@@ -1,7 +1,5 @@
 """Computes a `PluginOp` with the operator's function, whose results are checked against the declared kind."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,18 +10,15 @@ from prepserver import plugins
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.plugin_op import PluginOp
 from prepserver.pipeline.record import Record
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Array, Drawn, Stage, delivered
+from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 
-class PluginOpStage(Stage):
+class PluginOpStage(Stage[PluginOp]):
     """PluginOp.
 
     Raises:
         PluginError: The plug-in is not loaded in this process, or has other code.
     """
-
-    op = PluginOp
 
     def __init__(self, op: PluginOp, place: int) -> None:
         super().__init__(op, place)
@@ -66,7 +61,8 @@ class PluginOpStage(Stage):
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
         dtype = image.dtype if self._returns is None else np.dtype(self._returns.dtype)
-        returned = self._called(np.array(image), key)  # a copy, because the function may write to it
+        # A copy, because the function may write to it; `image` may lie in a row whose channels come first.
+        returned = self._called(np.array(image, order="C"), key)
         pixels = plugins.as_array(returned)
         if pixels.shape != declared or pixels.dtype != dtype:
             raise plugins.PluginError(

@@ -1,21 +1,16 @@
 """How `RandAugment` is done."""
 
-from __future__ import annotations
-
+from prepserver.pipeline.changes import ALL
 from prepserver.pipeline.ops.rand_augment import RandAugment
-from prepserver.transform.augment import ALL, Changes
+from prepserver.transform.augment import Changes
 from prepserver.transform.chance import in_turn
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class RandAugmentStage(Stage):
-    op = RandAugment
-    _op: RandAugment
-
+class RandAugmentStage(Stage[RandAugment]):
     def __init__(self, op: RandAugment, place: int) -> None:
         super().__init__(op, place)
-        self._changes = Changes(op.num_magnitude_bins, 0.3, 150.0 / 331.0, 30.0, 0.9, (8, 4), op.interpolation, op.fill)
+        self._changes = Changes(op.scales, op.interpolation, op.fill)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         decisions: list[Drawn] = []

@@ -1,17 +1,12 @@
 """How `RandomAffine` is done."""
 
-from __future__ import annotations
-
+from prepserver.pipeline.affine import affine
 from prepserver.pipeline.ops.random_affine import RandomAffine
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Drawn, Stage
-from prepserver.transform.warp import affine, warped
+from prepserver.transform.stage import Drawn, Draws, Stage
+from prepserver.transform.warp import warped
 
 
-class RandomAffineStage(Stage):
-    op = RandomAffine
-    _op: RandomAffine
-
+class RandomAffineStage(Stage[RandomAffine]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         op = self._op
         angle = draws.uniform(*op.degrees)

@@ -1,17 +1,11 @@
 """How `RandomApply` is done."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.random_apply import RandomApply
-from prepserver.transform.draw import Draws
 from prepserver.transform.nesting import NestingStage
-from prepserver.transform.stage import Drawn
+from prepserver.transform.stage import Drawn, Draws
 
 
-class RandomApplyStage(NestingStage):
-    op = RandomApply
-    _op: RandomApply
-
+class RandomApplyStage(NestingStage[RandomApply]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         if draws.uniform() >= self._op.p:
             return Drawn(None, height, width)

@@ -1,19 +1,13 @@
 """How `RandomChoice` is done."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 from prepserver.pipeline.ops.random_choice import RandomChoice
-from prepserver.transform.draw import Draws
 from prepserver.transform.nesting import NestingStage
-from prepserver.transform.stage import Drawn
+from prepserver.transform.stage import Drawn, Draws
 
 
-class RandomChoiceStage(NestingStage):
-    op = RandomChoice
-    _op: RandomChoice
-
+class RandomChoiceStage(NestingStage[RandomChoice]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         sums = list(accumulate(self._op.p or [1.0] * len(self._inner)))
         drawn = draws.uniform(0.0, sums[-1])

@@ -1,18 +1,12 @@
 """How `RandomCrop` is done: a window of the padded image."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.random_crop import RandomCrop
-from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.geometry import cut
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class RandomCropStage(Stage):
-    op = RandomCrop
-    _op: RandomCrop
-
+class RandomCropStage(Stage[RandomCrop]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         op = self._op
         left, top, right, bottom = op.margins(height, width)

@@ -1,30 +1,22 @@
 """How `RandomErasing` is done."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
 import numpy as np
 
 from prepserver.pipeline.ops.random_erasing import RandomErasing
-from prepserver.transform.draw import Draws
+from prepserver.transform.chance import ChanceStage
 from prepserver.transform.noise import Noise
-from prepserver.transform.stage import Array, Box, Drawn, Stage
+from prepserver.transform.stage import Array, Box, Drawn, Draws
 
 
-class RandomErasingStage(Stage):
-    op = RandomErasing
-    _op: RandomErasing
-    settles = False
-
+class RandomErasingStage(ChanceStage[RandomErasing]):
     def __init__(self, op: RandomErasing, place: int) -> None:
         super().__init__(op, place)
         self._log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
 
-    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        if draws.uniform() >= self._op.p:
-            return Drawn(None, height, width)
+    def chosen(self, height: int, width: int, draws: Draws) -> Drawn:
         for _ in range(10):
             area = height * width * draws.uniform(*self._op.scale)
             aspect = math.exp(draws.uniform(*self._log_ratio))

@@ -1,13 +1,9 @@
 """How `RandomHorizontalFlip` is done."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip
 from prepserver.transform.geometry import FlipStage
 from prepserver.transform.moves import COLUMNS
 
 
-class RandomHorizontalFlipStage(FlipStage):
-    op = RandomHorizontalFlip
+class RandomHorizontalFlipStage(FlipStage[RandomHorizontalFlip]):
     axis = COLUMNS
-    mirrors = True

@@ -1,7 +1,5 @@
 """How `RandomIoUCrop` is done: as in torchvision, from our own random numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -9,21 +7,15 @@ import numpy as np
 
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.ops.random_iou_crop import RandomIoUCrop
-from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import cut
 from prepserver.transform.objects import Objects
-from prepserver.transform.stage import Array, Drawn, Stage
+from prepserver.transform.stage import Array, Drawn, Draws, Stage
 
 _ROUNDS = 50
 
 
-class RandomIoUCropStage(Stage):
-    op = RandomIoUCrop
+class RandomIoUCropStage(Stage[RandomIoUCrop]):
     sees_boxes = True
-    _op: RandomIoUCrop
-
-    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        raise NotImplementedError  # it is asked with boxes
 
     def draw_by(self, objects: Objects, draws: Draws) -> Drawn:
         height, width = objects.size
@@ -31,7 +23,7 @@ class RandomIoUCropStage(Stage):
         if found is None:
             return Drawn(None, height, width)
         part, within = found
-        drawn = cut(part, (height, width), "constant", (0.0,))
+        drawn = cut(part, (height, width))
         return drawn._replace(moves=(*drawn.moves, partial(_marked, within)))
 
     def _part(self, objects: Objects, draws: Draws) -> tuple[tuple[int, int, int, int], Array] | None:

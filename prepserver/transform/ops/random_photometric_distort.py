@@ -1,34 +1,29 @@
 """How `RandomPhotometricDistort` is done."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
 
 from prepserver.pipeline.ops.random_photometric_distort import RandomPhotometricDistort
 from prepserver.transform import color, tones
-from prepserver.transform.chance import changed, shuffled
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.chance import changing, shuffled
+from prepserver.transform.stage import Array, Drawn, Draws, Stage
 
 
-class RandomPhotometricDistortStage(Stage):
-    op = RandomPhotometricDistort
-    _op: RandomPhotometricDistort
-    settles = False
-
+class RandomPhotometricDistortStage(Stage[RandomPhotometricDistort]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         op = self._op
-        chosen: dict[str, tones.Change] = {}
-        for name, limits in (
-            ("brightness", op.brightness), ("contrast", op.contrast), ("saturation", op.saturation)
-        ):  # fmt: skip
+        chosen: dict[Callable[..., Array], tones.Change] = {}
+        for change, limits in (
+            (color.brightness, op.brightness),
+            (color.contrast, op.contrast),
+            (color.saturation, op.saturation),
+            (color.hue, op.hue),
+        ):
             if draws.uniform() < op.p:
-                chosen[name] = partial(getattr(color, name), factor=draws.uniform(*limits))
-        if draws.uniform() < op.p:
-            chosen["hue"] = partial(color.hue, shift=draws.uniform(*op.hue))
-        if draws.uniform() >= 0.5 and "contrast" in chosen:
-            chosen["contrast"] = chosen.pop("contrast")  # after the others
+                chosen[change] = partial(change, factor=draws.uniform(*limits))
+        if draws.uniform() >= 0.5 and color.contrast in chosen:
+            chosen[color.contrast] = chosen.pop(color.contrast)  # after the others
         changes = list(chosen.values())
         if draws.uniform() < op.p:
             changes.append(partial(tones.permuted, order=shuffled(3, draws)))
-        return Drawn(partial(changed, changes) if changes else None, height, width)
+        return changing(changes, height, width)

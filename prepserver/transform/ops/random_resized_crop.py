@@ -1,27 +1,21 @@
 """How `RandomResizedCrop` is done: as in torchvision, from our own random numbers."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
 from prepserver.pipeline.ops.random_resized_crop import RandomResizedCrop
-from prepserver.transform.draw import Draws
-from prepserver.transform.geometry import resized
 from prepserver.transform.moves import Cut, Scale
+from prepserver.transform.resize import resize
 from prepserver.transform.scale import scale_for
-from prepserver.transform.stage import FIRST, Box, Drawn, Stage
+from prepserver.transform.stage import FIRST, Box, Drawn, Draws, Stage
 
 
-class RandomResizedCropStage(Stage):
-    op = RandomResizedCrop
-    _op: RandomResizedCrop
-
+class RandomResizedCropStage(Stage[RandomResizedCrop]):
     def __init__(self, op: RandomResizedCrop, place: int) -> None:
         super().__init__(op, place)
         self._first = place == FIRST
-        self._step = partial(resized, op.size, op.interpolation, False)
-        self._mirrored = partial(resized, op.size, op.interpolation, True)
+        self._step = partial(resize, size=op.size, interpolation=op.interpolation)
+        self._mirrored = partial(self._step, mirror=True)
         self._log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
 
     def most_scale(self, height: int, width: int) -> int:

@@ -1,17 +1,12 @@
 """How `RandomRotation` is done."""
 
-from __future__ import annotations
-
+from prepserver.pipeline.affine import affine
 from prepserver.pipeline.ops.random_rotation import RandomRotation
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Drawn, Stage
-from prepserver.transform.warp import affine, turned_size, warped
+from prepserver.transform.stage import Drawn, Draws, Stage
+from prepserver.transform.warp import turned_size, warped
 
 
-class RandomRotationStage(Stage):
-    op = RandomRotation
-    _op: RandomRotation
-
+class RandomRotationStage(Stage[RandomRotation]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         op, size = self._op, (height, width)
         angle = -draws.uniform(*op.degrees)

@@ -1,17 +1,11 @@
 """How `RandomShortestSize` is done."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.random_shortest_size import RandomShortestSize
-from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import resizing
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class RandomShortestSizeStage(Stage):
-    op = RandomShortestSize
-    _op: RandomShortestSize
-
+class RandomShortestSizeStage(Stage[RandomShortestSize]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         return self._to(self._op.min_size[draws.below(len(self._op.min_size))], height, width)
 

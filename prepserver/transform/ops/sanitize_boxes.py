@@ -1,15 +1,10 @@
 """How `SanitizeBoxes` is done, by torchvision's conditions."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes
 from prepserver.transform.objects import BoxStage, Objects, extent
 
 
-class SanitizeBoxesStage(BoxStage):
-    op = SanitizeBoxes
-    _op: SanitizeBoxes
-
+class SanitizeBoxesStage(BoxStage[SanitizeBoxes]):
     def change(self, objects: Objects) -> Objects:
         boxes = objects.boxes
         large = ((boxes[:, 2:] - boxes[:, :2]) >= self._op.min_size).all(1) & (objects.areas >= self._op.min_area)

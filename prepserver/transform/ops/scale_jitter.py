@@ -1,17 +1,11 @@
 """How `ScaleJitter` is done."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.scale_jitter import ScaleJitter
-from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import resizing
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class ScaleJitterStage(Stage):
-    op = ScaleJitter
-    _op: ScaleJitter
-
+class ScaleJitterStage(Stage[ScaleJitter]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         return self._to(draws.uniform(*self._op.scale_range), height, width)
 

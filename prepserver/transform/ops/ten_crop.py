@@ -1,19 +1,13 @@
 """How `TenCrop` is done: each view takes its own crop."""
 
-from __future__ import annotations
-
 from prepserver.pipeline.ops.ten_crop import TenCrop
 from prepserver.transform.chance import in_turn
-from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import corner, flipped
 from prepserver.transform.moves import COLUMNS, ROWS
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.stage import Drawn, Draws, Stage
 
 
-class TenCropStage(Stage):
-    op = TenCrop
-    _op: TenCrop
-
+class TenCropStage(Stage[TenCrop]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         crop = corner(draws.view % 5, self._op.size, (height, width))
         if draws.view < 5:

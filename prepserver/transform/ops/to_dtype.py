@@ -1,7 +1,5 @@
 """How `ToDtype` is done."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -9,10 +7,7 @@ from prepserver.pipeline.ops.to_dtype import ToDtype
 from prepserver.transform.stage import Array, ValueStage
 
 
-class ToDtypeStage(ValueStage):
-    op = ToDtype
-    _op: ToDtype
-
+class ToDtypeStage(ValueStage[ToDtype]):
     def step(self, image: Array, into: Array | None) -> Array:
         if image.dtype == self._op.dtype:
             return image

@@ -1,21 +1,16 @@
 """How `Tokenize` is done: the texts of a chunk in one call, because packages are slow to begin and fast to go on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from prepserver import tokens
 from prepserver.pipeline.ops.tokenize import Tokenize
 from prepserver.pipeline.record import Record
-from prepserver.transform.draw import Draws
-from prepserver.transform.errors import BadFile, BadSample
-from prepserver.transform.stage import RecordStage
+from prepserver.transform.errors import BadSample
+from prepserver.transform.stage import Draws, RecordStage
 
 
-class TokenizeStage(RecordStage):
-    op = Tokenize
-    _op: Tokenize
+class TokenizeStage(RecordStage[Tokenize]):
     takes_blocks = True
 
     def __init__(self, op: Tokenize, place: int) -> None:
@@ -29,8 +24,6 @@ class TokenizeStage(RecordStage):
             # ORDER: not before the first row, when a worker is sealed: the file may be a stranger's.
             self._tokenizer = self._tokenizer or tokens.tokenizer(op)
             found = self._tokenizer([values[op.column] for values in block])
-        except tokens.BadTokenizer as error:
-            raise BadFile(str(error)) from error
         except tokens.BadText as error:
             raise BadSample(f"{op.column}: {error}") from error
         for values, made in zip(block, found, strict=True):

@@ -1,13 +1,13 @@
 """As much of Ray as the bridge uses, in the bridge's own process: for machines on which Ray is not installed.
 
-Each actor has a thread, which runs its calls one after the other. Its machine's name is its number.
+Each call of an actor has a thread. Its machine's name is its number. While there is a file ``ADDRESS.blind``, new
+actors can open no dataset.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import queue
 import threading
 import types
 from collections.abc import Callable
@@ -18,17 +18,19 @@ from typing import Any
 __version__ = "0.0 (a stand-in)"
 
 _numbers = itertools.count(1)
+_blind: Path | None = None
 
 
 class RayActorError(Exception):
     """The actor has ended."""
 
 
-class ObjectLostError(Exception):
-    """No machine has the object any more."""
+class ActorUnavailableError(RayActorError):
+    """Nobody knows whether the actor has ended."""
 
 
-exceptions = types.SimpleNamespace(RayActorError=RayActorError, ObjectLostError=ObjectLostError)
+exceptions = types.SimpleNamespace(RayActorError=RayActorError, ActorUnavailableError=ActorUnavailableError)
+util = types.SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
 
 
 class _Method:
@@ -41,7 +43,7 @@ class _Method:
 
 class _Actor:
     def __init__(self, cls: type, arguments: tuple[Any, ...]) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = queue.SimpleQueue()
+        self._made: Future[Any] = Future()
         self._pending: set[Future[Any]] = set()
         self._dead = False
         threading.Thread(target=self._live, args=(cls, arguments), daemon=True).start()
@@ -52,7 +54,7 @@ class _Actor:
     def call(self, what: Callable[[Any], Any]) -> Future[Any]:
         answer: Future[Any] = Future()
         self._pending.add(answer)
-        self._calls.put((what, answer))
+        threading.Thread(target=self._answer, args=(what, answer), daemon=True).start()
         if self._dead:
             self.end()
         return answer
@@ -64,27 +66,33 @@ class _Actor:
                 answer.set_exception(RayActorError("the actor is dead because its node has died"))
 
     def _live(self, cls: type, arguments: tuple[Any, ...]) -> None:
-        made = cls(*arguments)
-        made._host = f"machine-{next(_numbers)}"
-        while not self._dead:
-            what, answer = self._calls.get()
-            try:
-                result = what(made)
-                if isinstance(result, tuple) and len(result) == 3 and result[1] is not None:
-                    result = (result[0], result[1].copy(), result[2])  # as it would go through Ray's store
-            except Exception as e:  # noqa: BLE001 - the caller gets it
-                if not answer.done():
-                    answer.set_exception(e)
-            else:
-                if not answer.done():
-                    answer.set_result(result)
-            self._pending.discard(answer)
+        try:
+            made = cls(*arguments)
+            made._host = f"machine-{next(_numbers)}"
+            if _blind is not None and _blind.exists():
+                made._worker.open = lambda _stream: "the dataset is not mounted"
+            self._made.set_result(made)
+        except Exception as e:  # noqa: BLE001 - who calls it gets it
+            self._made.set_exception(e)
+
+    def _answer(self, what: Callable[[Any], Any], answer: Future[Any]) -> None:
+        try:
+            result = what(self._made.result())
+        except Exception as e:  # noqa: BLE001 - the caller gets it
+            if not answer.done():
+                answer.set_exception(e)
+        else:
+            if not answer.done():
+                answer.set_result(result)
+        self._pending.discard(answer)
 
 
 def init(address: str, **_options: Any) -> None:
     """Connects to the cluster of `address`, the path of a file, if that is there."""
+    global _blind
     if not Path(address).exists():
         raise ConnectionError(f"nothing listens at {address}")
+    _blind = Path(f"{address}.blind")
 
 
 def remote(**_options: Any) -> Callable[[type], Any]:

@@ -112,3 +112,8 @@ def test_jobs_of_two_users_have_logs_of_their_own(tmp_path: Path) -> None:
     for uid in (7, 8):
         LogFile(tmp_path, "a", uid).close()
     assert {job.uid for job in logfile.jobs(tmp_path)} == {7, 8}
+
+
+def test_a_name_of_a_job_may_be_any_bytes(tmp_path: Path) -> None:
+    """As the command line gives them."""
+    assert logfile.path_of(tmp_path, "\udcff", 7) != logfile.path_of(tmp_path, "\udcfe", 7)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from prepserver import __version__, cli
-from prepserver.cli import exits, main
+from prepserver.__main__ import main as start
+from prepserver.cli import ask, exits, main
 from prepserver.protocol.codec import encode
-from prepserver.protocol.messages import Refused
+from prepserver.protocol.messages import ATTACH_SOCKET, Refused
+from prepserver.protocol.places import RUNTIME_DIR_VARIABLE, SYSTEM_RUNTIME_DIR
 from tests.support.server import environment
 
 COMMANDS = ["start", "status", "stop", "demo"]
@@ -29,6 +35,30 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
         code = e.code if isinstance(e.code, int) else -1
     out = capsys.readouterr()
     return code, " ".join(out.out.split()), " ".join(out.err.split())
+
+
+def test_no_command_asks_where_another_user_may_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUNTIME_DIR_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "prepserver").mkdir()
+    (tmp_path / "prepserver" / ATTACH_SOCKET).touch()
+    tmp_path.chmod(0o1777)
+    assert ask._find(None) == tmp_path / "prepserver"
+    another = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: another)
+    assert ask._find(None) == Path(SYSTEM_RUNTIME_DIR)
+
+
+@pytest.mark.parametrize("words", ["--version", "completion bash", "doctor --seconds 0 --json"])
+@pytest.mark.parametrize("out", [">/dev/full", ">&-", ">&- <&-"])
+def test_an_output_that_cannot_be_written_is_said_in_a_line(words: str, out: str) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m prepserver.cli {words} {out}"
+    done = subprocess.run(["sh", "-c", command], env=environment(), stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == exits.FAILED
+    reason = "No space left on device" if "full" in out else "Bad file descriptor"
+    assert done.stderr.startswith("prepserver")
+    assert done.stderr.endswith(f": cannot write its output: {reason}\n")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,7 +99,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     "arguments",
     [[], ["dance"], ["start", "--wrokers", "3"], ["status", "--yaml"], ["stop", "now"],
      ["start", "--log-level", "loud"],
-     ["demo", "--jobs", "many"]],
+     ["demo", "--jobs", "0"]],
 )  # fmt: skip
 def test_what_is_no_argument_exits_with_2_and_says_so_on_stderr(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -77,6 +107,18 @@ def test_what_is_no_argument_exits_with_2_and_says_so_on_stderr(
     code, out, err = said(arguments, capsys)
     assert (code, out) == (exits.USAGE, "")
     assert "error:" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [(["--data", "/nowhere"], exits.FAILED, "/nowhere"), (["--workers", "many"], exits.USAGE, "--workers = 'many'")],
+)
+def test_what_the_demo_cannot_use_is_named(
+    arguments: list[str], code: int, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, _, err = said(["demo", *arguments], capsys)
+    assert found == code
+    assert named in err
 
 
 def test_ctrl_c_while_the_arguments_are_read_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +205,7 @@ def test_the_package_runs_as_a_module() -> None:
 
 @pytest.mark.parametrize(
     ("line", "found"),
-    [("prepserver st", {"start", "status", "stop"}), ("prepserver status --w", {"--watch"}),
+    [("prepserver st", {"start", "status", "stop"}), ("prepserver status --j", {"--json"}),
      ("prepserver start --log-level d", {"debug"})],
 )  # fmt: skip
 def test_bash_completes_commands_options_and_choices(
@@ -182,7 +224,18 @@ def test_completion_for_other_shells_is_a_valid_script(
 ) -> None:
     assert main(["completion", shell]) == exits.OK
     text = capsys.readouterr().out
-    assert "watch" in text
+    assert "runtime-dir" in text
     if shutil.which(shell):
         (tmp_path / "script").write_text(text)
         subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "prepserver.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "prepserver.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert start() == 130

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from prepserver.cli import doctor, exits, hardware, main
-from prepserver.cli.finding import Finding
+from prepserver.cli.hardware import Finding
 from prepserver.memory import budget
 from prepserver.transform import native
 
@@ -28,7 +28,7 @@ NAMES = [
 
 
 def looked(**other: Any) -> dict[str, Finding]:
-    given = {"runtime_dir": "/nowhere", "seconds": 0.0, "storage": None, "job_rate": 1.0, **other}
+    given = {"runtime_dir": "/nowhere", "seconds": 0.0, "storage": None, "job_rate": 1.0, "engine": "local", **other}
     arguments = argparse.Namespace(**given)
     return {each.name: each for each in doctor.findings(arguments)}
 

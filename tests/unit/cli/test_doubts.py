@@ -57,6 +57,22 @@ def test_memory_for_less_than_two_usual_batches_is_doubted() -> None:
     assert "--memory" in said
 
 
+def test_a_default_cache_that_cannot_be_made_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    (said,) = doubts(Settings(memory_bytes=64 << 20))
+    assert said.startswith(f"{tmp_path}/file is not a folder")
+    assert "Set --cache-dir" in said
+
+
+def test_a_missing_folder_for_caches_or_plugins_is_named(tmp_path: Path) -> None:
+    none = (str(tmp_path), str(tmp_path / "none"))
+    cache, plugin = doubts(Settings(memory_bytes=64 << 20, cache_folders=none, plugin_read=none))
+    assert f"sees no cache folder {tmp_path}/none: " in cache
+    assert f"sees no plug-in folder {tmp_path}/none: " in plugin
+
+
 def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     (said,) = doubts(Settings(memory_bytes=64 << 20, source_roots=(str(tmp_path), str(tmp_path / "none"))))
-    assert f"{tmp_path}/none does not exist" in said
+    assert f"sees no root {tmp_path}/none: " in said

@@ -46,7 +46,7 @@ def test_the_page_says_what_was_counted() -> None:
                  "The job also read ImageFolder of 50 samples", "prefers-color-scheme:dark"):  # fmt: skip
         assert said in text
     svgs = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(svgs) == 5 + 3
+    assert len(svgs) == 5 + 2
     charts = [ElementTree.fromstring(svg) for svg in svgs]
     assert all(
         float(n) >= 0 for svg in svgs for d in re.findall(r' d="([^"]*)"', svg) for n in re.findall(r"[-\d.]+", d)

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from prepserver.cli.status import tables
+from prepserver.cli.table import console
 
 LONG = "a-sweep-over-learning-rates/with-a-long-name/run-0042"
 
@@ -85,3 +86,10 @@ def test_streams_of_slow_pipelines_are_named() -> None:
     found = state()
     found["streams"].append({**found["streams"][0], "id": 8, "apart": True})
     assert "streams 8 are kept apart: their pipelines are too slow to share" in "\n".join(shown(found, 200))
+
+
+def test_in_a_pipe_lines_end_with_their_text(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(*tables(state()), sep="\n")
+    lines = capsys.readouterr().out.splitlines()
+    assert "workers" in lines
+    assert [line for line in lines if line.endswith(" ")] == []

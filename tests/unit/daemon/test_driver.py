@@ -42,6 +42,7 @@ from prepserver.schedule.events import (
     WorkerUp,
 )
 from prepserver.schedule.records import Took
+from tests.support.consistency import validate
 
 N = 4000
 BATCH = 16
@@ -93,7 +94,7 @@ class Room:
         )  # fmt: skip
         self.pool = Pool()
         self.driver.pool = self.pool  # type: ignore[assignment]
-        self.driver.clients = self
+        self.driver.clients = self  # type: ignore[assignment]
         self.limits = Limits()
         self.answers: list[Admit | Refuse | End] = []
         self.others: list[socket.socket] = []
@@ -163,7 +164,7 @@ class Room:
 
     def is_whole(self) -> None:
         """Facts fit together, memory is that of the lanes, and a new worker can be told."""
-        self.coordinator.validate()
+        validate(self.coordinator)
         told = [message for message, _ in self.driver.setup()]
         assert sorted(m.stream for m in told if isinstance(m, work.AddStream)) == sorted(self.table.streams)
         lanes = {lane for stream in self.table.streams.values() for lane in stream.lanes}

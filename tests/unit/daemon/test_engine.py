@@ -12,12 +12,6 @@ from prepserver.worker.launch import Zygote, ZygoteGone
 from tests.support.waiting import wait_until
 
 
-class Ends(Zygote):
-    """A process that ends at once."""
-
-    program = "this"
-
-
 def test_an_engine_is_started_at_once_and_then_ever_later() -> None:
     poll, gone = Poll(), []
 
@@ -27,7 +21,7 @@ def test_an_engine_is_started_at_once_and_then_ever_later() -> None:
             gone.append(event)
             engine.gone(event.reason, time.monotonic())
 
-    engine = Engine(poll, Ends, read)
+    engine = Engine(poll, Zygote(program="this"), read)  # which ends at once
     assert not engine.runs
     for number in range(2):
         engine.restart(time.monotonic())

@@ -2,33 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prepserver.daemon.listings import MOST, MOST_PER_UID, SILENT_S, Listings
+from prepserver.daemon.poll import Poll
 from prepserver.protocol import work
+from prepserver.telemetry.page import StatsPage, create_page
+from prepserver.worker.channel import pair, receive, send
+from prepserver.worker.child import Child
+from prepserver.worker.launch import ZygoteError
 
 SOURCE = {"source": "image_folder", "root": "/a"}
 FOUND = work.Indexed("/cache/x", 10, 2, "digest", "content")
 
 
 class Indexing:
-    """Keeps the requests, so that a test can answer them when it likes."""
+    """The listings, whose indexers are ends of sockets that say what a test says."""
 
-    def __init__(self, at_once: Any = None) -> None:
-        self.asked: list[tuple[work.BuildIndex, Callable[[Any], None]]] = []
-        self._at_once = at_once
-        self.cancelled: list[str] = []
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.refuses: ZygoteError | None = None  # no indexer can be started
+        self.asked: list[work.BuildIndex] = []
+        self.children: list[Child] = []
+        self._ends: list[socket.socket] = []
+        self._poll = Poll()
+        self._page = create_page("prepserver-test")
+        self.listings = Listings(self._poll, self.spawn, Path("/cache"), lambda: self.now_s)
 
-    def build_index(self, request: work.BuildIndex, report: Callable[[Any], None]) -> Callable[[], None]:
-        self.asked.append((request, report))
-        if self._at_once is not None:
-            report(self._at_once)
-        return lambda: self.cancelled.append(request.source["root"])
+    def spawn(self) -> Child:
+        if self.refuses is not None:
+            raise self.refuses
+        ours, theirs = pair()
+        self._ends.append(theirs)
+        self.children.append(Child(len(self._ends), 0, "indexer", ours, StatsPage(self._page, writable=False)))
+        return self.children[-1]
 
     def roots(self) -> list[str]:
-        return [request.source["root"] for request, _ in self.asked]
+        """The sources whose indexers were started."""
+        for end in self._ends[len(self.asked) :]:
+            self.asked.append(receive(end, work.TO_INDEXER)[0])
+        return [request.source["root"] for request in self.asked]
+
+    def says(self, number: int, message: Any) -> None:
+        """What the indexer that was started as this one says is heard."""
+        self.roots()
+        send(self._ends[number], message)
+        self._poll.run_once(1.0)
+
+    def cancelled(self) -> list[str]:
+        """The sources whose indexers were ended."""
+        return [root for root, child in zip(self.roots(), self.children, strict=True) if child.fileno() < 0]
+
+    def close(self) -> None:
+        self.listings.close()
+        for child, end in zip(self.children, self._ends, strict=True):
+            child.close()
+            end.close()
+        self._poll.close()
+        os.close(self._page)
+
+
+@pytest.fixture
+def indexing() -> Iterator[Indexing]:
+    made = Indexing()
+    yield made
+    made.close()
 
 
 class Waiting:
@@ -36,74 +80,61 @@ class Waiting:
         self.heard: list[Any] = []
         self.is_gone = False
 
-    def scanning(self, samples: int) -> None:
-        self.heard.append(samples)
-
-    def listed(self, listing: work.Indexed) -> None:
-        self.heard.append(listing)
-
-    def unlistable(self, reason: str) -> None:
-        self.heard.append(reason)
-        self.is_gone = True  # it was refused
+    def hear(self, word: work.Indexing | work.Indexed | work.IndexFailed) -> None:
+        self.heard.append(getattr(word, "reason", word))
+        self.is_gone = isinstance(word, work.IndexFailed)  # it was refused
 
 
-def test_all_who_wait_for_a_source_hear_of_one_scan() -> None:
-    indexing, first, second = Indexing(), Waiting(), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
-    listings.want(SOURCE, first, 1)
-    ((request, report),) = indexing.asked
-    assert request == work.BuildIndex(SOURCE, "/cache")
-    report(work.Indexing(5))
-    listings.want(dict(reversed(SOURCE.items())), second, 2)
-    report(work.Indexing(9))
-    report(FOUND)
-    assert (first.heard, second.heard) == ([5, 9, FOUND], [9, FOUND])
-    assert len(indexing.asked) == 1
+def test_all_who_wait_for_a_source_hear_of_one_scan(indexing: Indexing) -> None:
+    first, second = Waiting(), Waiting()
+    indexing.listings.want(SOURCE, first, 1)
+    indexing.says(0, work.Indexing(5))
+    assert indexing.asked == [work.BuildIndex(SOURCE, "/cache")]
+    indexing.listings.want(dict(reversed(SOURCE.items())), second, 2)
+    indexing.says(0, work.Indexing(9))
+    indexing.says(0, FOUND)
+    assert (first.heard, second.heard) == ([work.Indexing(5), work.Indexing(9), FOUND], [work.Indexing(9), FOUND])
+    assert len(indexing.children) == 1
 
 
-def test_another_source_is_another_scan() -> None:
-    indexing, listings_of = Indexing(), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
-    listings.want(SOURCE, listings_of, 1)
-    listings.want({**SOURCE, "root": "/b"}, listings_of, 1)
+def test_another_source_is_another_scan(indexing: Indexing) -> None:
+    waiting = Waiting()
+    indexing.listings.want(SOURCE, waiting, 1)
+    indexing.listings.want({**SOURCE, "root": "/b"}, waiting, 1)
     assert indexing.roots() == ["/a", "/b"]
 
 
-def test_asking_after_the_end_of_a_scan_begins_a_new_one() -> None:
+def test_asking_after_the_end_of_a_scan_begins_a_new_one(indexing: Indexing) -> None:
     """The data may have changed since."""
-    indexing, waiting = Indexing(at_once=FOUND), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
-    listings.want(SOURCE, waiting, 1)
-    listings.want(SOURCE, waiting, 1)
+    waiting = Waiting()
+    for number in range(2):
+        indexing.listings.want(SOURCE, waiting, 1)
+        indexing.says(number, FOUND)
     assert waiting.heard == [FOUND, FOUND]
-    assert len(indexing.asked) == 2
 
 
-def test_a_failed_scan_is_told_to_all_and_may_be_retried() -> None:
-    indexing, first, second = Indexing(), Waiting(), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
-    listings.want(SOURCE, first, 1)
-    listings.want(SOURCE, second, 1)
-    indexing.asked[0][1](work.IndexFailed("no such folder"))
+def test_a_failed_scan_is_told_to_all_and_may_be_retried(indexing: Indexing) -> None:
+    first, second = Waiting(), Waiting()
+    indexing.listings.want(SOURCE, first, 1)
+    indexing.listings.want(SOURCE, second, 1)
+    indexing.says(0, work.IndexFailed("no such folder"))
     assert first.heard == second.heard == ["no such folder"]
-    listings.want(SOURCE, first, 1)
-    assert len(indexing.asked) == 2
+    indexing.listings.want(SOURCE, first, 1)
+    assert len(indexing.children) == 2
 
 
-def test_who_asks_again_while_being_told_gets_a_scan_of_its_own() -> None:
-    indexing = Indexing()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
+def test_who_asks_again_while_being_told_gets_a_scan_of_its_own(indexing: Indexing) -> None:
 
     class Again(Waiting):
-        def unlistable(self, reason: str) -> None:
-            super().unlistable(reason)
+        def hear(self, word: Any) -> None:
+            super().hear(word)
             if len(self.heard) == 1:
-                listings.want(SOURCE, self, 1)
+                indexing.listings.want(SOURCE, self, 1)
 
     waiting = Again()
-    listings.want(SOURCE, waiting, 1)
-    indexing.asked[0][1](work.IndexFailed("busy"))
-    indexing.asked[1][1](FOUND)
+    indexing.listings.want(SOURCE, waiting, 1)
+    indexing.says(0, work.IndexFailed("busy"))
+    indexing.says(1, FOUND)
     assert waiting.heard == ["busy", FOUND]
 
 
@@ -111,76 +142,67 @@ def source(root: object) -> dict[str, Any]:
     return {**SOURCE, "root": str(root)}
 
 
-def test_a_user_has_so_many_scans_at_a_time_and_no_more() -> None:
-    indexing = Indexing()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
+def test_a_user_has_so_many_scans_at_a_time_and_no_more(indexing: Indexing) -> None:
     for k in range(MOST_PER_UID + 2):
-        listings.want(source(k), Waiting(), 1)
-    listings.want(source("other"), Waiting(), 2)
+        indexing.listings.want(source(k), Waiting(), 1)
+    indexing.listings.want(source("other"), Waiting(), 2)
     assert indexing.roots() == [*map(str, range(MOST_PER_UID)), "other"]
-    indexing.asked[0][1](FOUND)
+    indexing.says(0, FOUND)
     assert indexing.roots()[-1] == str(MOST_PER_UID)
 
 
-def test_all_users_together_have_a_limit_too() -> None:
-    indexing = Indexing()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
+def test_all_users_together_have_a_limit_too(indexing: Indexing) -> None:
     for uid in range(MOST + 3):
-        listings.want(source(uid), Waiting(), uid)
+        indexing.listings.want(source(uid), Waiting(), uid)
     assert indexing.roots() == [str(uid) for uid in range(MOST)]
-    indexing.asked[3][1](work.IndexFailed("gone"))
+    indexing.says(3, work.IndexFailed("gone"))
     assert indexing.roots()[-1] == str(MOST)
 
 
-def test_a_scan_ends_with_the_last_who_waits_for_it() -> None:
-    indexing, first, second = Indexing(), Waiting(), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
-    listings.want(source("a"), first, 1)
-    listings.want(source("a"), second, 1)
+def test_a_scan_ends_with_the_last_who_waits_for_it(indexing: Indexing) -> None:
+    first, second = Waiting(), Waiting()
+    indexing.listings.want(source("a"), first, 1)
+    indexing.listings.want(source("a"), second, 1)
     first.is_gone = True
-    listings.tick()
-    assert indexing.cancelled == []
+    indexing.listings.tick()
+    assert indexing.cancelled() == []
     second.is_gone = True
-    listings.tick()
-    assert indexing.cancelled == ["a"]
+    indexing.listings.tick()
+    assert indexing.cancelled() == ["a"]
     assert first.heard == second.heard == []
 
 
-def test_a_question_that_nobody_waits_for_is_never_asked() -> None:
-    indexing, late = Indexing(), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
+def test_a_question_that_nobody_waits_for_is_never_asked(indexing: Indexing) -> None:
+    late = Waiting()
     for k in range(MOST_PER_UID):
-        listings.want(source(k), Waiting(), 1)
-    listings.want(source("late"), late, 1)
+        indexing.listings.want(source(k), Waiting(), 1)
+    indexing.listings.want(source("late"), late, 1)
     late.is_gone = True
-    listings.tick()
-    indexing.asked[0][1](FOUND)
+    indexing.listings.tick()
+    indexing.says(0, FOUND)
     assert "late" not in indexing.roots()
 
 
-def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not() -> None:
-    now_s = 0.0
-    indexing, waiting = Indexing(), Waiting()
-    listings = Listings(indexing, Path("/cache"), lambda: now_s)
-    listings.want(source("slow"), waiting, 1)
+def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not(indexing: Indexing) -> None:
+    waiting = Waiting()
+    indexing.listings.want(source("slow"), waiting, 1)
     for _ in range(5):
-        now_s += SILENT_S
-        listings.tick()
-        indexing.asked[0][1](work.Indexing(7))
-    assert indexing.cancelled == []
-    now_s += SILENT_S + 1
-    listings.tick()
-    assert indexing.cancelled == ["slow"]
+        indexing.now_s += SILENT_S
+        indexing.listings.tick()
+        indexing.says(0, work.Indexing(7))
+    assert indexing.cancelled() == []
+    indexing.now_s += SILENT_S + 1
+    indexing.listings.tick()
+    assert indexing.cancelled() == ["slow"]
     assert "reported nothing for 300 s" in waiting.heard[-1]
 
 
-def test_an_indexer_that_fails_at_once_ends_its_listing_only() -> None:
+def test_an_indexer_that_fails_at_once_ends_its_listing_only(indexing: Indexing) -> None:
     """It is started in the place of one that nobody waits for any more."""
-    indexing, waiting = Indexing(), [Waiting() for _ in range(MOST_PER_UID + 1)]
-    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
+    waiting = [Waiting() for _ in range(MOST_PER_UID + 1)]
     for number, each in enumerate(waiting):
-        listings.want({**SOURCE, "root": f"/{number}"}, each, 1)
+        indexing.listings.want({**SOURCE, "root": f"/{number}"}, each, 1)
     waiting[0].is_gone = True
-    indexing._at_once = work.IndexFailed("no descriptor is left")
-    listings.tick()
-    assert waiting[-1].heard == ["no descriptor is left"]
+    indexing.refuses = ZygoteError("no descriptor is left")
+    indexing.listings.tick()
+    assert waiting[-1].heard == ["cannot list the source now: no descriptor is left; try again in a few seconds"]

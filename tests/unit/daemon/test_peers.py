@@ -2,83 +2,90 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, field
+import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from prepserver.daemon.attach import Peer
 from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 
 OWN, ALICE, BOB = 500, 1000, 1001
-_numbers = itertools.count(3)
+Somebody = Callable[..., Peer]
 
 
-@dataclass
-class Somebody:
-    uid: int
-    since_s: float = 0.0
-    asked: bool = False
-    number: int = field(default_factory=lambda: next(_numbers))
+@pytest.fixture
+def somebody() -> Iterator[Somebody]:
+    """Makes real connections of any user."""
+    made: list[Peer] = []
 
-    def fileno(self) -> int:
-        return self.number
+    def connect(uid: int, since_s: float = 0.0) -> Peer:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.close()
+        made.append(peer := Peer(ours))
+        peer.uid, peer.since_s = uid, since_s
+        return peer
+
+    yield connect
+    for peer in made:
+        peer.close()
 
 
-def crowd(peers: Peers[Somebody], uid: int, count: int, *, ask: bool) -> list[Somebody]:
-    come = [Somebody(uid) for _ in range(count)]
+def crowd(peers: Peers, somebody: Somebody, uid: int, count: int, *, ask: bool) -> list[Peer]:
+    come = [somebody(uid) for _ in range(count)]
     for one in come:
         assert peers.in_the_way_of(one) is None
         peers.add(one)
         if ask:
-            peers.asked(one)
+            one.asked = True
     return come
 
 
-def test_one_user_gets_half_of_the_places_and_is_told_so() -> None:
-    peers: Peers[Somebody] = Peers(8, OWN)
-    crowd(peers, ALICE, 4, ask=True)
+def test_one_user_gets_half_of_the_places_and_is_told_so(somebody: Somebody) -> None:
+    peers = Peers(8, OWN)
+    crowd(peers, somebody, ALICE, 4, ask=True)
     with pytest.raises(Crowded, match="uid 1000 has 4 connections"):
-        peers.in_the_way_of(Somebody(ALICE))
-    crowd(peers, BOB, 4, ask=True)
+        peers.in_the_way_of(somebody(ALICE))
+    crowd(peers, somebody, BOB, 4, ask=True)
     with pytest.raises(Crowded, match="8 connections, its limit"):
-        peers.in_the_way_of(Somebody(OWN))
+        peers.in_the_way_of(somebody(OWN))
 
 
 @pytest.mark.parametrize("uid", [0, OWN])
-def test_root_and_the_daemons_user_may_have_all_places(uid: int) -> None:
-    peers: Peers[Somebody] = Peers(8, OWN)
-    crowd(peers, uid, 8, ask=True)
+def test_root_and_the_daemons_user_may_have_all_places(uid: int, somebody: Somebody) -> None:
+    peers = Peers(8, OWN)
+    crowd(peers, somebody, uid, 8, ask=True)
     assert len(peers) == 8
 
 
-def test_a_user_with_too_many_silent_ones_loses_the_oldest() -> None:
-    peers: Peers[Somebody] = Peers(8, OWN)
-    first, *_ = crowd(peers, ALICE, 4, ask=False)
-    assert peers.in_the_way_of(Somebody(ALICE)) is first
-    assert peers.in_the_way_of(Somebody(BOB)) is None
+def test_a_user_with_too_many_silent_ones_loses_the_oldest(somebody: Somebody) -> None:
+    peers = Peers(8, OWN)
+    first, *_ = crowd(peers, somebody, ALICE, 4, ask=False)
+    assert peers.in_the_way_of(somebody(ALICE)) is first
+    assert peers.in_the_way_of(somebody(BOB)) is None
 
 
-def test_a_full_house_drops_a_peer_of_the_user_with_most_silent() -> None:
-    peers: Peers[Somebody] = Peers(8, OWN)
-    crowd(peers, BOB, 2, ask=False)
-    first, *_ = crowd(peers, ALICE, 4, ask=False)
-    crowd(peers, OWN, 2, ask=True)
-    assert peers.in_the_way_of(Somebody(BOB)) is first
+def test_a_full_house_drops_a_peer_of_the_user_with_most_silent(somebody: Somebody) -> None:
+    peers = Peers(8, OWN)
+    crowd(peers, somebody, BOB, 2, ask=False)
+    first, *_ = crowd(peers, somebody, ALICE, 4, ask=False)
+    crowd(peers, somebody, OWN, 2, ask=True)
+    assert peers.in_the_way_of(somebody(BOB)) is first
 
 
-def test_whoever_has_left_makes_room() -> None:
-    peers: Peers[Somebody] = Peers(2, OWN)
-    one, other = crowd(peers, OWN, 2, ask=True)
+def test_whoever_has_left_makes_room(somebody: Somebody) -> None:
+    peers = Peers(2, OWN)
+    one, other = crowd(peers, somebody, OWN, 2, ask=True)
     peers.remove(one)
     peers.remove(one)
     assert list(peers) == [other]
-    assert peers.in_the_way_of(Somebody(BOB)) is None
+    assert peers.in_the_way_of(somebody(BOB)) is None
 
 
-def test_the_silent_are_overdue_and_those_that_asked_are_not() -> None:
-    peers: Peers[Somebody] = Peers(8, OWN)
-    for one in (early := Somebody(ALICE, 1.0), asks := Somebody(ALICE, 1.0), late := Somebody(BOB, 5.0)):
+def test_the_silent_are_overdue_and_those_that_asked_are_not(somebody: Somebody) -> None:
+    peers = Peers(8, OWN)
+    for one in (early := somebody(ALICE, 1.0), asks := somebody(ALICE, 1.0), late := somebody(BOB, 5.0)):
         peers.add(one)
-    peers.asked(asks)
+    asks.asked = True
     assert peers.overdue(1.0 + SILENCE_S) == [early]
     assert peers.overdue(5.0 + SILENCE_S) == [early, late]

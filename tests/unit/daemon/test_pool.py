@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from prepserver.config import Settings
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import PluginsChanged, WorkerPool, died_young
+from prepserver.protocol import work
 from prepserver.schedule.records import Suspect
 
 
@@ -24,8 +28,8 @@ def test_only_workers_that_cannot_work_are_waited_for() -> None:
 def test_another_zygote_that_lacks_a_package_ends_the_daemon() -> None:
     """It stays up, so that without this error there would be no worker for ever."""
     nobody: Any = None
-    pool = WorkerPool(Poll(), nobody, 1, 60.0, 0, "warning")
-    pool._zygote.process.broken = "sources.roots = ['s3://bucket']: no package obstore"
+    pool = WorkerPool(Poll(), nobody, nobody, Settings(), 1, Path("/cache"))
+    pool._zygote.process.about = work.Ready(broken="sources.roots = ['s3://bucket']: no package obstore")
     with pytest.raises(PluginsChanged, match="no package obstore"):
         pool._engine_ready(pool._zygote)
 
@@ -33,7 +37,7 @@ def test_another_zygote_that_lacks_a_package_ends_the_daemon() -> None:
 def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.LogCaptureFixture) -> None:
     """What is missing, such as memory, may stay missing: the log says so with each try, and there are few."""
     nobody: Any = None
-    pool = WorkerPool(Poll(), nobody, 1, 60.0, 0, "warning")
+    pool = WorkerPool(Poll(), nobody, nobody, Settings(), 1, Path("/cache"))
     (seat,) = pool.seats
     for _ in range(12):
         pool._fill(seat)  # there is no zygote
@@ -53,3 +57,12 @@ def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.Log
         30.0,
         30.0,
     ]
+
+
+def test_remote_workers_do_not_count_as_this_machines() -> None:
+    """A daemon that takes another one's place waits for its own: that one's actors may have all of Ray's cores."""
+    nobody: Any = None
+    pool = WorkerPool(Poll(), nobody, nobody, Settings(engine="ray", remote_workers=2), 1, Path("/cache"))
+    there: Any = SimpleNamespace(host="elsewhere")
+    pool._up = {0: there, 1: there}
+    assert (pool.up, pool.local_up, pool.size) == (2, 0, 1)

@@ -43,7 +43,7 @@ def test_a_ring_beyond_the_machine_names_the_machines_limit() -> None:
         check_fits(1 << 50, 0, 1 << 51)
     limit = machine_free_bytes()[1]
     assert "/proc/meminfo" in limit or "memory.max" in limit
-    assert e.value.limit == limit
+    assert limit in str(e.value)
     assert e.value.asked_bytes == 1 << 50
     assert e.value.free_bytes < 1 << 50
 

@@ -84,8 +84,7 @@ def test_a_mapping_outlives_its_descriptor_until_its_last_view() -> None:
 def test_populating_makes_pages_present_and_leaves_their_bytes() -> None:
     mapping = mapped()
     bytes_of(mapping)[100] = 5
-    mapping.populate(write=True)
-    mapping.populate(write=False)
+    mapping.populate()
     assert bytes_of(mapping)[100] == 5
     assert bytes_of(mapping).sum() == 5
 
@@ -169,5 +168,5 @@ def test_it_is_known_which_memory_is_not_there_yet() -> None:
     bytes_of(other)[2 * 4096] = 1
     assert mapping.absent_from(0) == 4096
     assert mapping.absent_from(2 * 4096) == NBYTES
-    other.populate(write=True)
+    other.populate()
     assert mapping.absent_from(4096) == NBYTES

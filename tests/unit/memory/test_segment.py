@@ -89,9 +89,9 @@ def test_rows_of_a_ring_are_views_that_wrap_by_position() -> None:
     ring.row("image", 7)[...] = 1.5
     ring.row("label", 7)[...] = -3
     ring.row("index", 11)[...] = 2**40
-    assert (other.array("image")[2] == 1.5).all()
-    assert not other.array("image")[[0, 1, 3, 4]].any()
-    assert other.array("label").tolist() == [0, 0, -3, 0, 0]
-    assert other.array("index").tolist() == [0, 2**40, 0, 0, 0]
+    assert (other.run("image", 0, 5)[2] == 1.5).all()
+    assert not other.run("image", 0, 5)[[0, 1, 3, 4]].any()
+    assert other.run("label", 0, 5).tolist() == [0, 0, -3, 0, 0]
+    assert other.run("index", 0, 5).tolist() == [0, 2**40, 0, 0, 0]
     assert ring.row("image", 12).flags.c_contiguous
     assert ring.row("image", 12).shape == (2, 2, 3)

@@ -41,7 +41,7 @@ def turned() -> Any:
 
 
 def do(spec: SourceSpec, out: Path, pixels: str = "yuv420", side: int | None = 64, **more: Any) -> Summary:
-    return pack(spec, out, Options(Transcoder(None, pixels=pixels, side=side), 1 << 20, **more), Report())
+    return pack(spec, out, Options(Transcoder(False, pixels=pixels, side=side), 1 << 20, **more), Report())
 
 
 def test_rgb_at_a_side_is_what_resize_would_make(folder: ImageFolder, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prepserver.pack.report import Lines
+from prepserver.pack.report import Report
 
 
 def test_lines_come_now_and_then_with_rate_and_time_left(
@@ -10,7 +10,7 @@ def test_lines_come_now_and_then_with_rate_and_time_left(
 ) -> None:
     now_s = [100.0]
     monkeypatch.setattr("prepserver.pack.report.time.monotonic", lambda: now_s[0])
-    lines = Lines()
+    lines = Report(10.0)
     lines.begin(1000, 200)
     for done in range(200, 500):
         now_s[0] += 0.125  # exact in binary

@@ -16,7 +16,7 @@ from prepserver.pack.expression import source_from
 from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
-from prepserver.pack.transcode import KERNEL, Transcoder
+from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline import kinds
 from prepserver.pipeline.sources import (
     Arrays,
@@ -64,7 +64,7 @@ def tree(root: Path) -> ImageFolder:
 
 
 def do(
-    spec: SourceSpec, out: Path, skip: bool = False, told: Told | None = None, lossless: str | None = None, **how: Any
+    spec: SourceSpec, out: Path, skip: bool = False, told: Told | None = None, lossless: bool = False, **how: Any
 ) -> Summary:
     return pack(spec, out, Options(Transcoder(lossless, **how), shard_bytes=1 << 20, skip=skip), told or Told())
 
@@ -288,7 +288,7 @@ def test_boxes_and_keypoints_are_those_of_the_source(kind: str, tmp_path: Path) 
         content["annotations"].append(annotation(999, tree, 11, (0, 0, float("nan"), 1)))
         notes.write_text(json.dumps(content))
         source = Coco(tree.root, tree.annotations, crowd=True, keypoints=17)
-    made = do(source, tmp_path / "out", skip=True, lossless=KERNEL if native.kernels() else None)
+    made = do(source, tmp_path / "out", skip=True, lossless=native.kernels() is not None)
     assert (made.samples, made.skipped) == ((11, 1) if kind == "coco" else (12, 0))
     packed = source_from(made.use)
     assert packed is not None

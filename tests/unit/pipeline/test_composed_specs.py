@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepserver.pipeline.composed import MAX_DEPTH, MAX_SOURCES
+from prepserver.pipeline.composed import MAX_DEPTH, MAX_SOURCES, Blocks, Composed, Pattern
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import (
     Concat,
@@ -132,6 +132,7 @@ def test_columns_that_differ_are_named() -> None:
         (lambda: Mix([A, B], [1, 0]), "must be above 0: leave out"),
         (lambda: Mix([A, B], [1, 5000]), r"whose sum is at most 4096, such as \[7, 3\]"),
         (lambda: Mix([A, B], [1, 3**0.5]), "proportion of whole numbers"),
+        (lambda: Mix([A, B], [10**9, 1]), "proportion of whole numbers"),
         (lambda: Interleave([A], 0), "cycle_length = 0"),
         (lambda: Interleave([A], 1, 0), "block_length = 0"),
         (lambda: Take(A, 0), "n = 0"),
@@ -159,10 +160,13 @@ def test_what_cannot_be_is_refused_by_name(make: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("wire", "said"),
     [
-        ({"source": "Take", "n": 1}, "source.source = None: Take needs this field"),
-        ({"source": "Take", "sources": [], "n": 1}, "source.source = None: Take needs"),
-        ({"source": "Take", "sources": [A.to_wire()] * 2, "n": 1}, "Take needs this field"),
-        ({"source": "Take", "sources": [A.to_wire()]}, "source.n = None: Take needs this field"),
+        ({"source": "Take", "n": 1}, "source.source = None: Take needs it"),
+        (
+            {"source": "Take", "sources": [], "n": 1},
+            r"source.sources = \[\]: Take has no such parameter; it has: source",
+        ),
+        ({"source": "Take", "sources": [A.to_wire()] * 2, "n": 1}, "Take has no such parameter; it has: source, n"),
+        ({"source": "Take", "sources": [A.to_wire()]}, "source.n = None: Take needs it"),
         ({"source": "Take", "sources": [{"source": "No"}], "n": 1}, r"source.sources\[0\].source = 'No'"),
         ({"source": "Concat", "sources": [A.to_wire(), 3]}, r"source.sources\[1\] = 3: must be a source"),
         (
@@ -180,3 +184,20 @@ def test_what_cannot_be_is_refused_by_name(make: Any, said: str) -> None:
 def test_a_wrong_map_is_refused_by_its_field(wire: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         source_from_wire(json.loads(json.dumps(wire)))
+
+
+@pytest.mark.parametrize(
+    ("source", "turns"),
+    [
+        (Concat([A, B]), Blocks()),
+        (Interleave([A, B], 2, 3), Blocks(2, 3)),
+        (Mix([A, B], [2, 1]), Pattern(Mix([A, B], [2, 1]).pattern)),
+        (Repeat(A, 3), Pattern(length=30)),
+        (Skip(A, 4), Pattern(start=4, length=6)),
+        (Skip(A, 40), Pattern(start=40, length=0)),
+        (Take(A, 4), Pattern(length=4)),
+        (Take(A, 40), Pattern(length=10)),
+    ],
+)
+def test_sources_take_turns(source: Composed, turns: Pattern | Blocks) -> None:
+    assert source.turns([10, 7]) == turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
@@ -85,7 +86,25 @@ def test_whole_numbers_and_floats_are_the_same_parameter() -> None:
 
 def test_ops_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        Decode().max_pixels = 1  # type: ignore[misc]
+        Decode().max_pixels = 1
+    for name in ("max_pixel", "moves", "files"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(Decode(), name, 1)
+    with pytest.raises(FrozenInstanceError):
+        del Decode().max_pixels
+    assert Decode().max_pixels == 64_000_000
+
+
+def test_what_is_said_of_a_wrong_value_crosses_processes() -> None:
+    with pytest.raises(SpecError) as caught:
+        RandomResizedCrop(lambda: 0)  # type: ignore[arg-type]
+    error = copy.copy(caught.value)  # by `__reduce__`, as pickle
+    assert (str(error), error.field) == (str(caught.value), "size")
+
+
+def test_ops_are_values() -> None:
+    assert {Resize(8), Resize([8])} == {Resize(8)} != {CenterCrop(8)}
+    assert repr(RandomHorizontalFlip(1)) == "RandomHorizontalFlip(p=1.0)"
 
 
 REFUSED: list[tuple[Callable[[], Op], str]] = [

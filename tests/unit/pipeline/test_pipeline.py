@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from prepclient import MixUp
 from prepclient.finish import Finish, looks_of
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Image, Label, Mask, Scalar, Text
@@ -208,6 +209,7 @@ def test_the_row_has_the_shape_that_the_ops_give(
         ([CenterCrop(16384), Pad(1)], "pipeline"),
         ([CenterCrop(8), "flip"], "pipeline[1]"),
         ([CenterCrop], "pipeline[0]"),
+        ([CenterCrop(8), MixUp(5)], "pipeline[1]"),
         ([CenterCrop(8), ToDtype("float32", scale=True), Normalize([123.0], [58.0])], "pipeline[2].mean"),
         ([CenterCrop(8)] * 65, "pipeline"),
         ([CenterCrop(8)] * 67, "pipeline"),

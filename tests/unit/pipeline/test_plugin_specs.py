@@ -172,6 +172,7 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: PluginOp(""), "must be the name of a plug-in"),
         (lambda: PluginOp("x" * 65), "must be the name of a plug-in"),
         (lambda: PluginOp(3), "must be the name of a plug-in"),  # type: ignore[arg-type]
+        (lambda: Plugin(Pipeline), r'Write "Pipeline"; ".*\.pipeline:Pipeline" among'),  # type: ignore[arg-type]
         (lambda: PluginOp("x", code="../"), "must be a digest"),
         (lambda: PluginOp("x", column=3), "must be the name of a column"),  # type: ignore[arg-type]
         (lambda: PluginOp("x", returns=kinds.BoxCount()), "must be one of the kinds"),

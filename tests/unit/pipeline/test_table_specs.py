@@ -52,6 +52,7 @@ def test_a_place_is_the_first_path_and_how_many_there_are_more() -> None:
         (lambda: Csv("/a", {"x": Text()}, {"y": "z"}), "names"),
         (lambda: Csv("/a", {"x": Text()}, {"x": ""}), "names"),
         (lambda: Csv("/a", {"x": Text()}, ANY), "names"),
+        (lambda: Parquet("/a", names=ANY), "names"),
         (lambda: Csv("/a", {"x": Text()}, delimiter="--"), "delimiter"),
         (lambda: Csv("/a", {"x": Text()}, header=["y"]), "header"),
         (lambda: Csv("/a", {"x": Text()}, header=[]), "header"),

@@ -13,6 +13,7 @@ import prepclient
 from prepclient import (
     CenterCrop,
     InvalidSpec,
+    Joining,
     Normalize,
     PrepClient,
     PrepClientError,
@@ -92,10 +93,10 @@ def test_arguments_come_in_the_order_of_torchvision() -> None:
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("RandomResizedCrop", "write prepclient.RandomResizedCrop with the same arguments"),
-        ("ToTensor", "dtype=torch.float32"), ("ToDtype", "dtype=torch.float32"), ("ToImage", "leave it out"),
+        ("RandomResizedCrop", "from_torchvision"),
+        ("ToTensor", "dtype=torch.float32"), ("ToDtype", "dtype=torch.float32"), ("ToImage", "from_torchvision"),
         ("Normalize", r"normalize=\(mean, std\)"), ("Compose", "from_torchvision"),
-        ("LinearTransformation", "no equivalent"),
+        ("LinearTransformation", "from_torchvision"), ("MixUp", "device_ops"), ("Unknown", "or says why it cannot"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("module", ["torchvision.transforms.v2._misc", "torchvision.transforms.transforms"])
@@ -118,9 +119,10 @@ def test_a_torchvision_dataset_names_its_equivalent() -> None:
         ({"num_workers": 8}, "prepserver start --workers"), ({"pin_memory": True}, "device='cuda'"),
         ({"persistent_workers": True}, "outlive epochs"), ({"prefetch_factor": 2}, "prefetch="),
         ({"collate_fn": None}, "fields="), ({"sampler": None}, "shuffle="), ({"timeout": 0}, "timeout_s="),
+        ({"rank": 1}, "sharding=Sharding"), ({"join_wait_s": 5}, "wait_s="), ({"lag": "wait"}, "joining=Joining"),
     ],
 )  # fmt: skip
-def test_an_argument_of_a_dataloader_says_what_to_write(given: dict[str, Any], instead: str) -> None:
+def test_an_argument_it_does_not_have_says_what_to_write(given: dict[str, Any], instead: str) -> None:
     with pytest.raises(InvalidSpec, match=instead) as e:
         client(**given)
     assert e.value.field == next(iter(given))
@@ -137,10 +139,10 @@ def test_all_arguments_of_a_dataloader_are_named_at_once() -> None:
 
 def test_skip_is_refused_and_the_error_names_what_to_use() -> None:
     with pytest.raises(InvalidSpec, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
-        client(lag="skip")
+        client(joining=Joining(lag="skip"))  # type: ignore[arg-type]
     assert e.value.field == "lag"
     with pytest.raises(InvalidSpec, match=r"lag = 5 is not one of 'auto', 'wait', 'detach'$"):
-        client(lag=5)
+        client(joining=Joining(lag=5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["drop_last", "zero_copy", "inline"])
@@ -159,7 +161,7 @@ def test_flags_are_true_or_false(name: str) -> None:
 @pytest.mark.parametrize("name", ["timeout_s", "connect_s", "reconnect_s"])
 def test_times_are_seconds(name: str) -> None:
     for value in (None, "30", -1, float("nan"), float("inf")):
-        with pytest.raises(InvalidSpec, match=rf"{name} = .*seconds") as e:
+        with pytest.raises(InvalidSpec, match=rf"{name} = .*: must (be|lie) ") as e:
             client(**{name: value})
         assert e.value.field == name
     client(**{name: np.float32(1.5)})
@@ -180,6 +182,17 @@ def test_a_runtime_directory_is_a_path() -> None:
 def test_what_is_no_op_says_what_to_write(op: Any, instead: str) -> None:
     with pytest.raises(InvalidSpec, match=rf"pipeline\[1\] = .*{instead}"):
         client([SIZED, op])
+
+
+def test_a_dataset_of_ones_own_says_how_it_becomes_a_plugin() -> None:
+    source: Any = torch.utils.data.TensorDataset(torch.zeros(3))
+    with pytest.raises(
+        InvalidSpec, match=r'Plugin\("TensorDataset", .*plugins="torch.utils.data.dataset:TensorDataset"'
+    ):
+        PrepClient(source, [], batch_size=1)
+    for other in ("/data/train", ["/data/train"], np.zeros(3), 3):
+        with pytest.raises(InvalidSpec, match="a source, such as ImageFolder"):
+            PrepClient(other, [], batch_size=1)  # type: ignore[arg-type]
 
 
 def test_any_other_argument_is_unexpected_as_ever() -> None:

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from prepclient import Joining, RandomResizedCrop, SyntheticImages
+from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
-from prepclient.feed import Start
+from prepclient.feed import Service, Start
 from prepclient.finish import Finish, looks_of
 from prepclient.pinning import PinDriver
 from prepclient.rows import Rows
 from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
-from prepclient.stage import Stage
-from prepclient.stages import CudaStage, HostStage
+from prepclient.stages import CudaStage, HostStage, Stage
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.messages import Moved, Ready, Welcome
 from tests.support import leaks
@@ -109,16 +108,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     map_rows = partial(Rows.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else Rows.map
 
     def attach() -> ServedFeed:
-        return ServedFeed(
-            tmp_path,
-            SPEC,
-            Start(),
-            prefetch=0,
-            timeout_s=60.0,
-            joining=Joining(wait_s=0.0, lag="wait"),
-            on_scanning=print,
-            map_rows=map_rows,
-        )
+        return ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=60.0), print, map_rows)
 
     fd = ring_of(0)
     inodes = [os.fstat(fd).st_ino]

@@ -13,9 +13,11 @@ import torch
 
 from prepclient import (
     BadSampleError,
+    CenterCrop,
     ImageFolder,
     InvalidSpec,
     Joining,
+    MemoryRefused,
     PrepClient,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -188,6 +190,19 @@ def test_a_state_goes_on_at_the_next_sample_with_any_batch_size(photos: str, shu
         rest, following = joined(list(loaded)), joined(list(loaded))
     assert all(torch.equal(rest[name], expected[name][8:]) for name in rest)
     assert all(torch.equal(following[name], after[name]) for name in following)
+
+
+def test_an_iterator_that_is_dropped_unread_costs_no_batch(photos: str) -> None:
+    """As Lightning does, to see whether it works. Once a batch was read, the next loop is the next epoch."""
+    with client(photos) as saved, client(photos) as loaded:
+        whole, after = indices(saved), indices(saved)
+        saved.set_epoch(0)
+        next(iter(saved))
+        loaded.load_state_dict(saved.state_dict())
+        iter(loaded)
+        first = next(iter(loaded))["index"].tolist()
+        assert first == whole[4:8]
+        assert indices(loaded) == after
 
 
 def test_a_state_taken_between_epochs_begins_the_next(photos: str) -> None:
@@ -429,6 +444,21 @@ def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, kind: str) -> None
         len(client(str(root)))
 
 
+def test_a_damaged_listing_is_an_error_and_made_again(photos: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{photos}-cache")
+    with client(photos) as train:
+        assert len(train) == 4
+        (index,) = Path(f"{photos}-cache").rglob("*.idx")
+        with index.open("r+b") as file:
+            file.seek(index.read_bytes().index(b"0000.jpg"))
+            file.write(b"9")
+        with pytest.raises(SourceUnavailable, match=rf"{index}: damaged.*attach again.*sample \d"):
+            next(iter(train))
+    assert not index.exists()
+    with client(photos) as train:
+        assert sorted(indices(train)) == list(range(N))
+
+
 @pytest.mark.parametrize(
     ("field", "changed"),
     [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}), ("prefetch", {"prefetch": 0}),
@@ -616,3 +646,9 @@ def test_a_start_at_which_no_epoch_begins_is_refused(photos: str, shuffle: Any) 
         pytest.raises(InvalidSpec, match=f"no epoch begins there .* the next place is {2 * N}"),
     ):
         next(iter(train))
+
+
+def test_rows_that_no_machine_holds_are_refused_as_by_a_daemon() -> None:
+    huge = PrepClient(SyntheticImages(8), [CenterCrop(16384)], batch_size=2**16, inline=True)
+    with pytest.raises(MemoryRefused, match="lower batch_size"):
+        len(huge)

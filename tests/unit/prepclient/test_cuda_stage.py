@@ -26,7 +26,7 @@ from prepclient import (
     Truncate,
 )
 from prepclient.device import DeviceStage
-from prepclient.feed import Start
+from prepclient.feed import Start, Until
 from prepclient.finish import Finish, looks_of
 from prepclient.inline import InlineFeed
 from prepclient.session import Bad, Session
@@ -116,22 +116,15 @@ class Drip(InlineFeed):
 
     meanwhile: Callable[[], None]
 
-    def wait(
-        self,
-        session: Session,
-        timeout_s: float,
-        until: Callable[[], bool],
-        pace_s: Callable[[], float | None] = lambda: None,
-        held_up: Callable[[], bool] = lambda: True,
-    ) -> None:
-        until()
-        before = held_up(), pace_s()
+    def wait(self, session: Session, timeout_s: float, until: Until) -> None:
+        until.is_met()
+        before = until.holds_up(), until.pace_s()
         time.sleep(0.02)
         self.meanwhile()
-        until()
-        self.said = [before, (held_up(), pace_s())]
+        until.is_met()
+        self.said = [before, (until.holds_up(), until.pace_s())]
         time.sleep(0.02)
-        super().wait(session, timeout_s, until, pace_s, held_up)
+        super().wait(session, timeout_s, until)
 
 
 def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:

@@ -79,24 +79,6 @@ def test_every_view_is_finished() -> None:
         torch.testing.assert_close(got, (stored.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25)
 
 
-@pytest.mark.parametrize(
-    ("views", "said"),
-    [
-        ([[images(2)]], "1 fields; this stage takes 2"),
-        ([[images(2)]] * 3, "3 fields; this stage takes 2"),
-        ([[images(2)], [images(2)[:1]]], "fields of 2, 1 rows"),
-        ([[images(2)], [images(2).float()]], "not as the pipeline says"),
-    ],
-)
-def test_views_that_do_not_fit_are_refused(views: list[list[torch.Tensor]], said: str) -> None:
-    device = FakeDevice()
-    stage = DeviceStage("cuda", [RowLook(SHAPE, views=2)], 3, engine=device, small=SMALL)
-    with pytest.raises(ValueError, match=said):
-        stage.submit(1, views, numbers(2))
-    assert stage.delivery.room == 3
-    assert not any(device.queues.values())
-
-
 def test_batches_of_different_lengths_keep_their_own() -> None:
     device = FakeDevice()
     stage = stage_on(device)
@@ -214,35 +196,9 @@ def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.T
     assert [(fields[name].shape, fields[name].dtype) for name in ("label", "index")] == [((0,), torch.int64)] * 2
 
 
-@pytest.mark.parametrize(
-    ("parts", "small", "said"),
-    [
-        ([images(4)], numbers(4), "a batch of 4 rows; this stage takes 0 to 3"),
-        ([], numbers(2), "field 'label' is not 0 numbers"),
-        ([images(2).float()], numbers(2), "not as the pipeline says"),
-        ([images(2).transpose(1, 2).contiguous()[:, :1]], numbers(2), "not as the pipeline says"),
-        ([images(2).transpose(2, 1)], numbers(2), "not dense"),
-        ([images(2)], numbers(3), "field 'label' is not 2 numbers of torch.int64"),
-        ([images(2)], {"label": [torch.arange(2)]}, "field 'index'"),
-        ([images(2)], {**numbers(2), "index": [torch.arange(2, dtype=torch.int32)]}, "field 'index'"),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused_before_the_start(
-    parts: list[torch.Tensor], small: dict[str, list[torch.Tensor]], said: str
-) -> None:
-    device = FakeDevice()
-    stage = stage_on(device)
-    with pytest.raises(ValueError, match=said):
-        stage.submit(1, [parts], small)
-    assert stage.delivery.room == 3
-    assert not any(device.queues.values())
-
-
 def test_a_finish_that_does_not_fit_is_refused_at_construction() -> None:
     with pytest.raises(SpecError, match="channels"):
         stage_on(FakeDevice(), finish=Finish(normalize=((0.5,) * 4, (1.0,) * 4)))
-    with pytest.raises(ValueError, match="max_batch = 0"):
-        stage_on(FakeDevice(), max_batch=0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

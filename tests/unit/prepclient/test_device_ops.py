@@ -21,6 +21,7 @@ from prepclient import (
     Normalize,
     Only,
     PrepClient,
+    RandAugment,
     RandomChoice,
     RandomErasing,
     RandomResizedCrop,
@@ -29,7 +30,7 @@ from prepclient import (
     ToDtype,
     ToLayout,
 )
-from prepclient.batchop import FIRST, RowDraws
+from prepclient.batchop import FIRST, FloatOp, RowDraws
 from prepclient.batchops import BatchOps
 from prepclient.device_ops import DEVICE_OPS
 from prepclient.device_ops._mixing import beta
@@ -37,14 +38,15 @@ from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.transform.draw import Draws
+from prepserver.transform.stage import Draws
 from tests.support.device_client import DeviceClient
 from tests.support.oracle import torchvision
 
 SOURCE = SyntheticImages(20, size=40)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MIXED = [
-    ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.7, value=(1, 2, 3)), RandomChoice([MixUp(1000, 0.4), CutMix(1000)])
+    RandAugment(interpolation="bilinear", fill=9), ColorJitter(0.4, 0.4, 0.4, 0.1),
+    RandomErasing(0.7, value=(1, 2, 3)), RandomChoice([MixUp(1000, 0.4), CutMix(1000)])
 ]  # fmt: skip
 CPU = torch.device("cpu")
 UINT8 = Image((11, 13))
@@ -70,6 +72,7 @@ def drawn_by(op: Op, image: Image = UINT8, rows: int = 500) -> torch.Tensor:
 
 def applied(op: Op, images: torch.Tensor, drawn: Any, image: Image) -> torch.Tensor:
     step = BatchOps([op], image, CPU).steps[0]
+    assert isinstance(step, FloatOp)
     return step.apply(images, torch.as_tensor(drawn, dtype=torch.float32))
 
 
@@ -111,8 +114,8 @@ def test_a_row_draws_the_numbers_that_a_worker_would_draw() -> None:
 
 
 def test_a_row_draws_the_same_in_any_batch() -> None:
-    whole = {int(i): x for b in batches(device_ops=MIXED[:2]) for i, x in zip(b["index"], b["image"], strict=True)}
-    parts = batches(device_ops=MIXED[:2], batch_size=5)
+    whole = {int(i): x for b in batches(device_ops=MIXED[:-1]) for i, x in zip(b["index"], b["image"], strict=True)}
+    parts = batches(device_ops=MIXED[:-1], batch_size=5)
     assert all(torch.equal(x, whole[int(i)]) for b in parts for i, x in zip(b["index"], b["image"], strict=True))
 
 
@@ -271,15 +274,19 @@ def test_bytes_stay_bytes_and_values_are_of_their_place() -> None:
     assert bool((later[0]["image"] == 0.0).any(dim=(1, 2, 3)).all())
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("views", [1, 2])
-def test_ops_give_the_same_on_a_device_and_on_the_host(views: int) -> None:
+def test_ops_give_the_same_on_a_device_and_on_the_host(views: int, is_late: bool) -> None:
+    """Also where the device begins only when the host has gone on to later batches."""
     expected = batches(2, normalize=(MEAN, STD), views=views)
     with client(of=DeviceClient, normalize=(MEAN, STD), views=views) as job:
         assert isinstance(job, DeviceClient)
         got = []
         for batch in (batch for _ in range(2) for batch in job):
-            job.fake.finish_all()
+            if not is_late:
+                job.fake.finish_all()
             got.append(batch)
+        job.fake.finish_all()
     assert [batch.keys() for batch in got] == [batch.keys() for batch in expected]
     for have, want in ((have, want) for a, b in zip(got, expected, strict=True) for have, want in paired(a, b)):
         assert torch.equal(have, want)
@@ -297,8 +304,8 @@ def test_views_draw_anew_but_are_mixed_alike() -> None:
     torch.testing.assert_close(two, b.roll(1, 0) * (1 - own) + b * own, rtol=0, atol=1e-3)
 
 
-def test_torch_can_trace_all_ops_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor takes half a minute here; tests/gpu has it."""
+def test_torch_can_trace_all_ops_on_floats_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One before `RandAugment` and one after it. Inductor takes half a minute here; tests/gpu has it."""
     traced: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, _examples: Any) -> Any:
@@ -312,10 +319,10 @@ def test_torch_can_trace_all_ops_as_one_graph(monkeypatch: pytest.MonkeyPatch) -
         rows = torch.randint(0, 256, (n, 16, 16, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
         drawn = torch.from_numpy(np.concatenate(steps.draw(1, [0] * n, list(range(n)), 0), 1, dtype=np.float32))
         fused, apart = torch.empty(n, 3, 16, 16), torch.empty(n, 3, 16, 16)
-        steps.run(fused, rows, drawn, fused=True)
-        steps.run(apart, rows, drawn, fused=False)
+        steps.run(fused, rows, drawn, drawn, fused=True)
+        steps.run(apart, rows, drawn, drawn, fused=False)
         torch.testing.assert_close(fused, apart, rtol=0, atol=1e-5)
-    assert len(traced) == 1
+    assert len(traced) == 2
 
 
 def test_ops_run_one_by_one_where_they_cannot_be_compiled(
@@ -345,6 +352,8 @@ def test_ops_run_one_by_one_where_they_cannot_be_compiled(
         (5, "device_ops = 5"),
         ([RandomErasing(value="random")], r"device_ops\[0\].value = 'random': draws a number for each pixel"),
         ([ToDtype("float32"), ColorJitter(0.5)], r"device_ops\[1\].op = 'ColorJitter': works on uint8"),
+        ([ToDtype("float32"), RandAugment()], r"device_ops\[1\].op = 'RandAugment': works on uint8: put it before"),
+        ([RandAugment(fill=(1, 2, 300))], r"device_ops\[0\].fill .*whole numbers from 0 to 255"),
         ([Normalize(MEAN, STD)], r"device_ops\[0\].mean .*put ToDtype"),
         ([MixUp(5, labels="other")], r"device_ops\[0\].labels = 'other': is no column of labels"),
         ([RandomChoice([RandomErasing()])], r"device_ops\[0\].transforms .*may choose among MixUp and CutMix"),
@@ -358,14 +367,22 @@ def test_what_batches_cannot_have_is_refused_at_once(ops: Any, said: str) -> Non
 
 def test_an_op_on_batches_is_none_of_a_pipeline() -> None:
     for op in (MixUp(5), RandomChoice([CutMix(5)]), Only("image", MixUp(5))):
-        with pytest.raises(InvalidSpec, match="is not an op: apply it to the batches"):
+        with pytest.raises(InvalidSpec, match=r"(MixUp|CutMix) needs a whole batch: put it into device_ops="):
             PrepClient(SOURCE, [RandomResizedCrop(16), op])
 
 
-def test_masks_cannot_be_mixed(tmp_path: Any) -> None:
+def test_ones_own_kind_of_op_is_no_op() -> None:
+    own = type("Own", (RandomResizedCrop,), {})
+    with pytest.raises(InvalidSpec, match="is not an op: apply it to the batches, or choose among"):
+        PrepClient(SOURCE, [own(16)])
+
+
+def test_masks_cannot_be_mixed_and_follow_no_image(tmp_path: Any) -> None:
     source = prepclient.ImageFolder(str(tmp_path), masks=str(tmp_path))
     with pytest.raises(InvalidSpec, match="mixes one image with its label; a sample has image, mask, label"):
         PrepClient(source, [RandomResizedCrop(16)], device_ops=[CutMix(3)])
+    with pytest.raises(InvalidSpec, match="moves images, and on a batch mask would not follow: put it into ops"):
+        PrepClient(source, [RandomResizedCrop(16)], device_ops=[RandAugment()])
 
 
 def test_a_label_that_is_no_class_is_named() -> None:

@@ -146,7 +146,7 @@ def test_a_closed_client_holds_no_batch() -> None:
         steps = iter(train)
         for _ in range(_WARM_STEPS + 5 + 2):
             next(steps)
-        held = [weakref.ref(batch[0]) for batch in train._headspace._held]  # type: ignore[union-attr]
+        held = [weakref.ref(batch[0]) for batch in train._loop.headspace._held]
         assert [one() is None for one in held] == [False] * 2
         train.close()
         assert [one() is None for one in held] == [True] * 2

@@ -79,37 +79,6 @@ def test_closing_while_it_is_being_locked_waits_and_unlocks() -> None:
     assert pin.state == "closed"
 
 
-def test_a_mapping_is_locked_in_the_chunks_that_its_cuts_make() -> None:
-    driver = RecordingDriver()
-    pin = HostPin(BASE, 2500, driver, cuts=[1000, 1800])
-    pin.start()
-    assert pin.wait()
-    assert driver.registered == [(BASE, 1000), (BASE + 1000, 800), (BASE + 1800, 700)]
-    pin.close()
-    assert sorted(driver.unregistered) == [BASE, BASE + 1000, BASE + 1800]
-
-
-def test_a_refused_chunk_leaves_earlier_ones_to_their_copies() -> None:
-    driver = RecordingDriver(0, 2)
-    pin = HostPin(BASE, 2500, driver, cuts=[1000, 2000])
-    pin.start()
-    assert not pin.wait()
-    assert pin.state == "pageable"
-    assert len(driver.registered) == 2
-    assert driver.unregistered == []
-    pin.close()
-    assert driver.unregistered == [BASE]
-
-
-def test_an_empty_mapping_is_locked_by_doing_nothing() -> None:
-    driver = RecordingDriver()
-    pin = HostPin(BASE, 0, driver)
-    pin.start()
-    assert pin.wait()
-    pin.close()
-    assert driver.registered == []
-
-
 def test_somebody_elses_lock_does_not_count() -> None:
     driver = RecordingDriver(712)
     pin = HostPin(BASE, 4096, driver)

@@ -53,6 +53,7 @@ def test_an_order_has_its_word_on_the_wire(said: Any, word: str) -> None:
 def test_an_argument_that_cannot_be_is_named(field: str, changed: dict[str, Any]) -> None:
     with pytest.raises(InvalidSpec) as e:
         spec(**changed)
+    assert e.value.__cause__ is None  # which would show the error twice
     assert e.value.field.startswith(field.split("[")[0])
     assert e.value.field.split(".")[0].split("[")[0] in str(e.value)
     if field == "pipeline[1].mean":

@@ -55,7 +55,7 @@ def test_rows_made_inline_are_the_limit_of_a_quick_loop() -> None:
 def test_the_table_has_steps_and_per_cent() -> None:
     totals = Totals(10, 80, 0, 1000 * MS, 500 * MS, 2000 * MS)
     verdict = {"verdict": "data-bound (read)", "why": "slow", "next": "pack"}
-    lines = [line.split() for line in render(totals, 4000 * MS, verdict).splitlines()]
+    lines = [line.split() for line in render(totals, Parts.of(totals, 4000 * MS), verdict).splitlines()]
     assert lines[0][:4] == ["10", "steps,", "80", "images,"]
     assert lines[2:7] == [
         ["loading", "1.00", "100.00", "25.0"],
@@ -66,7 +66,7 @@ def test_the_table_has_steps_and_per_cent() -> None:
     ]
     assert lines[7:] == [["Verdict:", "data-bound", "(read)"], ["Why:", "slow"], ["Next:", "pack"]]
     assert sum(Parts.of(totals, 4000 * MS)) == 4.0
-    assert "all" in render(Totals(), 0, None)
+    assert "all" in render(Totals(), Parts.of(Totals(), 0), None)
 
 
 def test_a_fine_verdict_has_no_next_line() -> None:

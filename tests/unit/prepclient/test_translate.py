@@ -49,8 +49,8 @@ ONLY_V2 = {
     "RandomIoUCrop", "RandomShortestSize", "RandomZoomOut", "ScaleJitter", "ToDtype",
 }  # fmt: skip
 OURS = {
-    "CopyPaste", "Decode", "Mosaic", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes",
-    "PadKeypoints", "SanitizeBoxes", "MaskTokens", "PadTokens", "Tokenize", "Truncate",
+    "CopyPaste", "Decode", "LinearTransformation", "Mosaic", "Only", "PluginOp", "ToLayout", "ClampBoxes",
+    "ConvertBoxes", "PadBoxes", "PadKeypoints", "SanitizeBoxes", "MaskTokens", "PadTokens", "Tokenize", "Truncate",
 }  # fmt: skip
 NAMES = sorted(OPS.keys() - OURS - {*NESTING})
 
@@ -161,7 +161,12 @@ class Theirs:
             lambda t: [t.RandomApply([t.FiveCrop(3)])],
             r"transform\[0\].transforms\[0\] \(RandomApply\): FiveCrop.* stand in another",
         ),
-        (lambda t: t.LinearTransformation(torch.eye(3), torch.zeros(3)), r"\(LinearTr.*: its matrix .* each batch"),
+        (
+            lambda t: [t.LinearTransformation(torch.eye(3), torch.zeros(3))],
+            r"transform\[0\] \(LinearTr.*: numpy.save\(",
+        ),
+        (lambda t: t.Compose([t.MixUp(num_classes=9)]), r"transforms\[0\] \(MixUp\): .* pass device_ops=\[MixUp\("),
+        (lambda t: t.CutMix(num_classes=9), r"transform \(CutMix\): .* pass device_ops=\[CutMix\("),
         (lambda t: t.Lambda(abs), r'PluginOp\("lambda"\).*docs/plugins.md'),
         (lambda t: Theirs(), r"transform \(Theirs\): is no transform of torchvision"),
         (lambda t: t.Resize(9, antialias=False), r"transform.antialias \(Resize\): False must be True"),
@@ -248,6 +253,8 @@ def test_an_image_processor_becomes_ops(config: dict[str, Any], ops: list[Any], 
         ({**VIT, "resample": 1}, "interpolation = 'lanczos': must be 'bilinear' or 'bicubic'"),
         ({**VIT, "size": {"longest_edge": 9}}, "size = .*must have height and width"),
         ({**VIT, "size": None}, "size = None: must be"),
+        ({"do_normalize": True}, "the image processor lacks 'image_mean'"),
+        ({**VIT, "rescale_factor": "x"}, "the image processor has a number that is none"),
         (3, "processor is a int"),
         ("/no/such/folder", "processor = '/no/such/folder': cannot be read"),
     ],

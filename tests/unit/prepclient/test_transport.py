@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from prepclient import Joining, RandomResizedCrop, SyntheticImages, transport
+from prepclient import RandomResizedCrop, SyntheticImages, transport
 from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
-from prepclient.feed import Start
+from prepclient.feed import Service, Start
 from prepclient.served import ServedFeed
 from prepclient.spec import make_spec
 from prepclient.transport import ask, connect
@@ -146,15 +146,7 @@ def test_a_busy_daemon_is_asked_again(
 
     monkeypatch.setattr(transport, "connect", connect)
     try:
-        feed = ServedFeed(
-            tmp_path,
-            SPEC,
-            Start(),
-            prefetch=0,
-            timeout_s=60.0,
-            joining=Joining(wait_s=0.0, lag="wait"),
-            on_scanning=print,
-        )
+        feed = ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=60.0), print)
         feed.close()
     finally:
         daemon.join()
@@ -181,15 +173,7 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None
     daemon.start()
     try:
         with pytest.raises(ServerBusy, match=r"7 clients, its limit; .*timeout_s = 0.5"):
-            ServedFeed(
-                tmp_path,
-                SPEC,
-                Start(),
-                prefetch=0,
-                timeout_s=0.5,
-                joining=Joining(wait_s=0.0, lag="wait"),
-                on_scanning=print,
-            )
+            ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=0.5), print)
     finally:
         ended.set()
         transport.connect(tmp_path).close()

@@ -114,7 +114,7 @@ def test_an_attach_with_a_hostile_field_is_taken_or_names_it(data: st.DataObject
         messages.Welcome(3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
         work.Fill(1, 2, [3, 4], 5, 1024),
         work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20, 5, [1, 4], [0, 7, 0, 8], 10**15),
-        work.Exited(2**48, 1, -9),
+        work.Exited(2**48, -9),
     ],
 )
 def test_a_message_comes_back_as_it_went(message: Any) -> None:

@@ -27,7 +27,7 @@ from prepserver.protocol.packed import (
 )
 from tests.support.photos import jpeg
 
-INDEXED_RECORD = transcode(5, jpeg(50, 70), Transcoder(None)).record
+INDEXED_RECORD = transcode(5, jpeg(50, 70), Transcoder(False)).record
 
 
 def test_a_kept_file_comes_back_to_the_last_byte() -> None:
@@ -108,4 +108,4 @@ def test_pixels_know_their_size_and_form(form: str, size: int) -> None:
 def test_pixels_that_do_not_fit_their_head_are_refused(change: dict[str, Any]) -> None:
     head, _, image = read_record(pixels_record(4, (6, 5), "rgb", bytes(90)))
     with pytest.raises(BrokenRecordError):
-        read_record(packed._joined(replace(head, **change), b"", bytes(image)))
+        read_record(packed.pack_record(replace(head, **change), b"", bytes(image)))

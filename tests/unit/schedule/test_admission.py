@@ -21,9 +21,9 @@ from prepserver.schedule.admission import ABSENT_S
 from prepserver.schedule.asked import Asked, Refusal, check, first_of, given_place, line_of, ring_rows, with_files
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Limits, RankAttaches, RankLeft, RingMade
-from prepserver.schedule.join import Request
+from tests.support.consistency import validate
 from tests.support.images import sample_fields
-from tests.support.schedule_world import BLOCK, N, World
+from tests.support.schedule_world import BLOCK, Ask, N, World
 
 ROW = (224, 224, 3)
 ATTACH = Attach(
@@ -50,8 +50,8 @@ def join(
     extra: int = 0,
 ) -> int:
     """A job; its number, or 0 if it was refused."""
-    request = Request(key, ("p0", owner), "cyclic", N, 4 * world_size, epoch, None, None, wait_s)
-    joined = world.join(request, Shape(2, False, 0, world_size), extra, 0, 1.0)
+    ask = Ask(key, 0, owner, epoch=epoch, join_wait_s=wait_s)
+    joined = world.join(ask, Shape(2, False, 0, world_size), extra, 0, 1.0)
     return 0 if joined is None else joined[1]
 
 
@@ -81,6 +81,25 @@ def test_ranks_of_one_run_count_as_one_job(world: World) -> None:
     (absent,) = (c for c in world.clients.values() if not c.present)
     world.present(absent.cursor)
     assert not world.refused
+
+
+def test_a_rank_of_unequal_arguments_is_refused(world: World) -> None:
+    join(world, world_size=2)
+    (first,) = (c for c in world.clients.values() if c.present)
+
+    def answer(**changed: Any) -> Action:
+        attach = dataclasses.replace(first.asked.asked.attach, **changed)
+        return world.ask(
+            dataclasses.replace(first.asked, asker=99, asked=dataclasses.replace(first.asked.asked, attach=attach))
+        )[0]
+
+    refused = answer(rank=1, seed=7, batch_size=3)
+    assert isinstance(refused, Refuse)
+    assert refused.field == "seed"
+    assert "has seed = 7, batch_size = 3, and rank 0 has 0, 2: all ranks need equal arguments" in refused.text
+    assert isinstance(answer(rank=0, seed=7), Admit)  # another client of a rank that is there
+    for seed in (0, 7, 8):  # nobody waits for the last
+        assert isinstance(answer(rank=1, seed=seed), Admit)
 
 
 def test_a_rank_that_is_there_already_is_refused(world: World) -> None:
@@ -189,7 +208,7 @@ def attach(c: Coordinator, *, limits: Limits = Limits(), places: tuple[str, ...]
     actions = c.handle(RankAttaches(1, 0, check(asked(**changed)), listing, 1.0, limits), 0.0)
     while isinstance(ring := actions[-1], MakeRing):
         actions += c.handle(RingMade(ring.lane, ring.needed), 0.0)
-    c.validate()
+    validate(c)
     return actions
 
 

@@ -9,11 +9,13 @@ import pytest
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.early import ALLOWANCE, Alone, Early, allowance, look
-from prepserver.schedule.join import Place, Request
+from prepserver.schedule.actions import GoesAlone
+from prepserver.schedule.early import ALLOWANCE, Early, allowance, look
+from prepserver.schedule.join import Place
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
-from tests.support.schedule_world import Client, World
+from tests.support.schedule_world import Ask, Client, World
+from tests.support.scheduling import SPEC
 
 N, BLOCK = 640, 160
 CHUNK = 8
@@ -40,9 +42,9 @@ class Pair(World):
         self, batch_size: int, pipeline: int = 0, ring: int = 64, world_size: int = 1, wait_s: float = 1e4
     ) -> Client:
         needed = 2 * batch_size * world_size
-        request = Request("key", (f"p{pipeline}", pipeline), "cyclic", N, needed, 0, None, None, wait_s)
+        ask = Ask("key", pipeline, pipeline, join_wait_s=wait_s)
         shape = Shape(batch_size, False, 0, world_size)
-        joined = self.join(request, shape, max(0, ring - needed), 0, 1.0, "detach")
+        joined = self.join(ask, shape, max(0, ring - needed), 0, 1.0, "detach")
         assert joined is not None
         self.where, self.job = joined
         return next(c for c in self.clients.values() if c.job == self.job)
@@ -212,8 +214,8 @@ def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
 
 def test_a_head_that_jumps_past_lets_the_early_stream_go_alone() -> None:
     world = Pair()
-    request = Request("key", ("p0", 0), "cyclic", N, 32, 0, BLOCK + 100, 0, 1e4, early=False)
-    joined = world.join(request, Shape(16, False, 0, 1), 0, 0, 1.0)
+    ask = Ask("key", position=BLOCK + 100, join_wait_s=1e4, early=False)
+    joined = world.join(ask, Shape(16, False, 0, 1), 0, 0, 1.0)
     assert joined is not None
     assert joined[0].stream == world.first.stream
     world.until(lambda: len(world.late.had) == 2)
@@ -246,7 +248,7 @@ def test_a_job_that_stops_where_it_began_has_usual_patience() -> None:
 
 def standing(id: int, *, batch: int, rows: int) -> Stream:
     """A stream at position 64 with one job; each has a pipeline of its own."""
-    made = Stream(id, "key", "source", N, lambda p: p, 64)
+    made = Stream(id, "key", "source", N, lambda p: p, 64, SPEC)
     made.lanes[id] = Lane(id, (f"p{id}", 0), rows, 0)
     made.cursors[id] = Cursor(id, id, id, BatchLine(N, 0, 64, batch), rows, 64, 64)
     return made
@@ -256,5 +258,5 @@ def standing(id: int, *, batch: int, rows: int) -> Stream:
 def test_a_ring_too_small_for_the_others_batches_stays_alone(batches: tuple[int, int], rows: tuple[int, int]) -> None:
     stream, into = (standing(k, batch=batches[k], rows=rows[k]) for k in range(2))
     found = look(Early(0, 1, 0, 1.0), stream, into)
-    assert isinstance(found, Alone)
+    assert isinstance(found, GoesAlone)
     assert found.why.startswith("their rings are too small")

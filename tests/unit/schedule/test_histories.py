@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import Batching
+from prepserver.protocol.messages import Shuffle
 from prepserver.schedule.events import ChunkMade, WorkerRetires
-from prepserver.schedule.join import Request
 from prepserver.schedule.records import Suspect
-from tests.support.schedule_world import N, World
+from tests.support.schedule_world import Ask, N, World
 
 pytestmark = pytest.mark.once
 
@@ -55,7 +55,7 @@ class Histories(RuleBasedStateMachine):
     )
     def join(
         self,
-        shuffle: str,
+        shuffle: Shuffle,
         pipeline: int,
         owner: int,
         batch_size: int,
@@ -71,16 +71,10 @@ class Histories(RuleBasedStateMachine):
         lag: str,
     ) -> None:
         round_rows = batch_size * world_size
-        epoch_start = None
-        if resume is not None:
-            epoch_start = resume // N * N
-        request = Request(
-            KEYS[shuffle], (f"p{pipeline}", owner), shuffle, N, 2 * round_rows, epoch, resume, epoch_start,
-            join_wait_s,
-        )  # fmt: skip
+        ask = Ask(KEYS[shuffle], pipeline, owner, shuffle, epoch, resume, join_wait_s)
         batching: Batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
         shape = Shape(batch_size, drop_last, 0, world_size, batching=batching)
-        joined = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
+        joined = self.world.join(ask, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
         if joined is None:
             assert self.world.is_short
             return
@@ -200,8 +194,8 @@ class Histories(RuleBasedStateMachine):
     def a_stuck_worker_says_that_it_is_done(self, pick: int) -> None:
         worker = sorted(w for w, tasks in self.world.stuck.items() if tasks)[0]
         task = self.world.stuck[worker][pick % len(self.world.stuck[worker])]
-        self.world.write(task, task.submit.count)
-        self.world.handle(ChunkMade(worker, task.submit.task))
+        self.world.write(task, task.fill.count)
+        self.world.handle(ChunkMade(worker, task.fill.task))
 
     @precondition(lambda self: self.world.stuck)
     @rule(pick=PICK)
@@ -271,7 +265,7 @@ class EarlyHistories(Histories):
         batch_sizes: tuple[int, int],
         world_size: int,
         pipeline: int,
-        shuffle: str,
+        shuffle: Shuffle,
         extra_rows: tuple[int, int],
         rounds: int,
         lags: tuple[str, str],
@@ -282,19 +276,8 @@ class EarlyHistories(Histories):
         super().begin(chunk_rows, workers, slow)
         for number, batch_size in enumerate(batch_sizes):
             ranks = world_size if number else 1
-            needed = 2 * batch_size * ranks
-            request = Request(
-                KEYS[shuffle],
-                (f"p{pipeline * number}", owners[number]),
-                shuffle,
-                N,
-                needed,
-                number,
-                None,
-                None,
-                100.0,
-            )
-            self.world.join(request, Shape(batch_size, False, 0, ranks), extra_rows[number], 0, 1.0, lags[number])
+            ask = Ask(KEYS[shuffle], pipeline * number, owners[number], shuffle, number, join_wait_s=100.0)
+            self.world.join(ask, Shape(batch_size, False, 0, ranks), extra_rows[number], 0, 1.0, lags[number])
             self.everybody_goes_on_for_a_while(rounds * (1 - number), None)
         # they meet or have not, and one of them stops
         self.everybody_goes_on_for_a_while(then[0], None)

@@ -12,6 +12,7 @@ from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
+from tests.support.scheduling import SPEC
 
 N = 3 * 8192  # three blocks
 B1, B2 = 8192, 16384
@@ -29,23 +30,24 @@ def stream(
     batch: int = 64,
 ) -> Stream:
     """A running stream with one lane and one job at `low`, all of whose rows up to `head` are ready."""
-    made = Stream(id, "key", "source", N, make_order(shuffle, N, 5).next_start, head)
+    made = Stream(id, "key", "source", N, make_order(shuffle, N, 5).next_start, head, SPEC)
     made.lanes[10 * id] = Lane(10 * id, KEY, rows, start)
     line = BatchLine(N, low // N * N, low, batch)
     made.cursors[1] = Cursor(1, 10 * id, 1, line, rows, low, low)
     return made
 
 
-def request(**changed: Any) -> Request:
+def request(epoch: int = 0, **changed: Any) -> Request:
     fields: dict[str, Any] = {
-        "stream_key": "key", "lane_key": KEY, "shuffle": "cyclic", "n": N, "rows_needed": 128, "epoch": 0,
-        "position": None, "epoch_start": None, "join_wait_s": 10.0,
+        "stream_key": "key", "lane_key": KEY, "n": N, "rows_needed": 128, "position": epoch * N,
+        "epoch_start": epoch * N, "join_wait_s": 10.0, "is_free": True,
     }  # fmt: skip
     return Request(**(fields | changed))
 
 
 def at(position: int, epoch_start: int | None = None, **changed: Any) -> Request:
-    return request(position=position, epoch_start=position // N * N if epoch_start is None else epoch_start, **changed)
+    epoch_start = position // N * N if epoch_start is None else epoch_start
+    return request(position=position, epoch_start=epoch_start, is_free=False, **changed)
 
 
 def test_the_first_job_gets_a_stream_where_its_epoch_begins() -> None:
@@ -56,9 +58,9 @@ def test_the_first_job_gets_a_stream_where_its_epoch_begins() -> None:
 def test_a_job_of_several_machines_begins_at_its_epochs_start() -> None:
     """That holds in cyclic order, too."""
     running = stream(low=100, head=500)
-    assert place(request(epoch=1, first=0), [running], 1e6) == Place(1, 10, N, N)
-    assert place(request(epoch=0, first=0), [running], 1e6) == Place(None, None, 0, 0)
-    assert place(request(epoch=0, first=0), [stream(head=300)], 1e6) == Place(1, 10, 0, 0)
+    assert place(at(N), [running], 1e6) == Place(1, 10, N, N)
+    assert place(at(0), [running], 1e6) == Place(None, None, 0, 0)
+    assert place(at(0), [stream(head=300)], 1e6) == Place(1, 10, 0, 0)
 
 
 def test_a_job_joins_at_the_start_while_the_ring_still_holds_it() -> None:
@@ -74,8 +76,8 @@ def test_a_cyclic_job_joins_at_the_next_block_whole_in_the_ring(low: int, bounda
 
 def test_a_job_in_another_order_begins_only_at_its_epochs_start() -> None:
     running = stream(shuffle="full", low=100, head=500)
-    assert place(request(shuffle="full", epoch=1), [running], 1e6) == Place(1, 10, N, N)
-    assert place(request(shuffle="full", epoch=0), [running], 1e6) == Place(None, None, 0, 0)
+    assert place(at(N), [running], 1e6) == Place(1, 10, N, N)
+    assert place(at(0), [running], 1e6) == Place(None, None, 0, 0)
 
 
 @pytest.mark.parametrize(("wait_s", "shared"), [(7.0, False), (8.0, True)])
@@ -102,7 +104,7 @@ def test_where_its_first_row_is_in_work_a_job_waits_for_it() -> None:
 
 def test_an_early_start_is_made_in_every_order_and_position() -> None:
     full = stream(shuffle="full", low=100, head=500)
-    assert place(request(shuffle="full", epoch=1, join_wait_s=30.0), [full], 1000.0) == Place(None, None, N, N, into=1)
+    assert place(at(N, join_wait_s=30.0), [full], 1000.0) == Place(None, None, N, N, into=1)
     running = stream(low=1000, head=1400)
     assert place(at(5000), [running], 1000.0) == Place(None, None, 0, 5000, into=1)
 

@@ -6,11 +6,11 @@ import pytest
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.join import Request
 from prepserver.schedule.lag import PATIENCE_S, STILL_S, holding_back
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
-from tests.support.schedule_world import Client, World
+from tests.support.schedule_world import Ask, Client, World
+from tests.support.scheduling import SPEC
 
 N, BLOCK = 16384, 4096
 BATCH = 256
@@ -43,11 +43,9 @@ class Timed(World):
         owner: int = 0,
         ranks: int = 1,
     ) -> Client:
-        request = Request(
-            "key", (f"p{pipeline}", owner), "cyclic", N, 2 * batch * ranks, 0, None, None, join_wait_s
-        )  # fmt: skip
+        ask = Ask("key", pipeline, owner, join_wait_s=join_wait_s)
         shape = Shape(batch, False, 0, ranks)
-        joined = self.join(request, shape, RING - 2 * batch, 0, 500.0, lag)
+        joined = self.join(ask, shape, RING - 2 * batch, 0, 500.0, lag)
         assert joined is not None
         self.where, job = joined
         client = next(c for c in self.clients.values() if c.job == job)
@@ -67,8 +65,8 @@ class Timed(World):
     def _make_rows(self) -> None:
         self.credit = min(self.credit + self.pool_rows_per_s * STEP_S, 64.0)
         for worker in list(self.workers):
-            while self.workers[worker] and self.credit >= self.workers[worker][0].submit.count:
-                self.credit -= self.workers[worker][0].submit.count
+            while self.workers[worker] and self.credit >= self.workers[worker][0].fill.count:
+                self.credit -= self.workers[worker][0].fill.count
                 self.finish(worker)
 
     def _read(self, client: Client) -> None:
@@ -230,6 +228,19 @@ def test_a_job_that_stops_never_stops_those_of_other_users(lag: str) -> None:
     assert len(other.had) > had + RING // BATCH + 5
 
 
+@pytest.mark.parametrize("barred", [False, True])
+def test_a_worker_that_cannot_read_the_data_is_not_idle(barred: bool) -> None:
+    """With "auto", a job parts while workers could make rows for it."""
+    world = Timed()
+    stops, _ = world.begin(500.0, lag="auto"), world.begin(500.0, lag="auto")
+    world.go(10.0)
+    world.rows_per_s[stops.cursor] = 0.0
+    for worker in world.workers if barred else ():
+        world.coordinator.workers.bar(worker, stops.stream, "no such folder", world.now_s)
+    world.go(RING / 500.0 + 3 * PATIENCE_S)
+    assert bool(world.parted) != barred
+
+
 def test_many_jobs_that_stop_at_once_cost_the_patience_of_few() -> None:
     """They cost another user no more than that."""
     world = Timed()
@@ -314,7 +325,7 @@ def test_an_early_job_waits_for_no_stopped_job_of_another_user(owner: int, goes_
 
 def test_a_job_that_holds_no_row_holds_nobody_back() -> None:
     """A worker that does not die fills the window."""
-    stream = Stream(1, "key", "source", N, lambda p: p, 8)
+    stream = Stream(1, "key", "source", N, lambda p: p, 8, SPEC)
     stream.lanes[1] = Lane(1, ("digest", 0), 8, 0)
     for id in (1, 2):
         stream.cursors[id] = Cursor(id, 1, id, BatchLine(N, 0, 8, 4), 100, 8, 8)

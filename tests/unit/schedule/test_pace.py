@@ -10,28 +10,31 @@ from hypothesis import given
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import BatchLine
+from prepserver.protocol.work import Fill
 from prepserver.schedule.actions import Action, Announce, Submit
-from prepserver.schedule.join import Request
-from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, Load, is_apart, slow_lanes
+from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, is_apart, slow_lanes
 from prepserver.schedule.records import RECENT_SAMPLES, Cursor, Lane, Spent, Took
-from tests.support.schedule_world import Client, World
+from tests.support.schedule_world import Ask, Client, World
 from tests.support.scheduling import ByHand
 
 MS = 10**6
 S = 10**9
-LOADS = st.lists(
-    st.builds(Load, st.integers(0, 1000), st.integers(0, 3), st.floats(0, 1e10) | st.sampled_from([0.0, 1e6, 1e9])),
+
+
+def lane(id: int, uid: int, sample_ns: float) -> Lane:
+    return Lane(id, ("", uid), 8, 0, spent=Spent(sample_ns, 1))
+
+
+LANES = st.lists(
+    st.builds(lane, st.integers(0, 1000), st.integers(0, 3), st.floats(0, 1e10) | st.sampled_from([0.0, 1e6, 1e9])),
     max_size=8,
-    unique_by=lambda load: load.lane,
+    unique_by=lambda each: each.id,
 )
 
 
-def lanes(*loads: tuple[int, float]) -> list[Load]:
-    return [Load(lane, uid, sample_ns) for lane, (uid, sample_ns) in enumerate(loads)]
-
-
 def slow(shared_ns: float, *loads: tuple[int, float]) -> set[int]:
-    return {load.lane for load in slow_lanes(lanes(*loads), shared_ns)}
+    lanes = [lane(id, uid, sample_ns) for id, (uid, sample_ns) in enumerate(loads)]
+    return {each.id for each in slow_lanes(lanes, shared_ns)}
 
 
 def test_a_lane_is_slow_at_some_times_what_another_user_shares() -> None:
@@ -52,28 +55,28 @@ def test_users_do_not_excuse_each_other() -> None:
     assert slow(0, (1, 1), (2, 4), (3, 16), (4, 64)) == {2, 3}
 
 
-@given(LOADS, st.floats(0, 1e10))
-def test_somebody_always_stays_and_finally_all_present_may(loads: list[Load], shared_ns: float) -> None:
-    for _ in range(len(loads) + 1):
-        gone = slow_lanes(loads, shared_ns)
+@given(LANES, st.floats(0, 1e10))
+def test_somebody_always_stays_and_finally_all_present_may(lanes: list[Lane], shared_ns: float) -> None:
+    for _ in range(len(lanes) + 1):
+        gone = slow_lanes(lanes, shared_ns)
         if not gone:
             break
-        assert len(gone) < len(loads)
-        assert len({load.uid for load in loads}) > 1
-        loads = [load for load in loads if load not in gone]
-    wanted = {load.uid: 0.0 for load in loads}
-    for load in loads:
-        wanted[load.uid] += load.sample_ns
+        assert len(gone) < len(lanes)
+        assert len({each.uid for each in lanes}) > 1
+        lanes = [each for each in lanes if each not in gone]
+    wanted = {each.uid: 0.0 for each in lanes}
+    for each in lanes:
+        wanted[each.uid] += each.spent.sample_ns
     for uid, ns in wanted.items():
         others = [shared_ns + other_ns for other, other_ns in wanted.items() if other != uid]
         assert not others or ns <= FACTOR * min(others) * (1 + 1e-9)
 
 
-@given(LOADS, st.floats(0, 1e10), st.randoms(use_true_random=False))
-def test_the_order_of_lanes_does_not_matter(loads: list[Load], shared_ns: float, random: object) -> None:
-    expected = slow_lanes(loads, shared_ns)
-    random.shuffle(loads)  # type: ignore[attr-defined]
-    assert slow_lanes(loads, shared_ns) == expected
+@given(LANES, st.floats(0, 1e10), st.randoms(use_true_random=False))
+def test_the_order_of_lanes_does_not_matter(lanes: list[Lane], shared_ns: float, random: object) -> None:
+    expected = slow_lanes(lanes, shared_ns)
+    random.shuffle(lanes)  # type: ignore[attr-defined]
+    assert slow_lanes(lanes, shared_ns) == expected
 
 
 def test_what_samples_have_taken_is_that_of_the_latest() -> None:
@@ -90,8 +93,8 @@ def test_what_samples_have_taken_is_that_of_the_latest() -> None:
 
 def begin(world: World, pipeline: int, owner: int, *, world_size: int = 1, lag: str = "wait") -> Client:
     """A job from position 0 on, of which one rank is there."""
-    request = Request("key", (f"p{pipeline}", owner), "full", world.n, 2 * 8 * world_size, 0, None, None, 1e4)
-    joined = world.join(request, Shape(8, False, 0, world_size), 48, 0, lag=lag)
+    ask = Ask("key", pipeline, owner, "full", join_wait_s=1e4)
+    joined = world.join(ask, Shape(8, False, 0, world_size), 48, 0, lag=lag)
     assert joined is not None
     return next(c for c in world.clients.values() if c.job == joined[1])
 
@@ -178,8 +181,8 @@ class Pool:
         self.now_ns = 0
         self.made = dict.fromkeys(row_ns, 0)
         self.spent_ns = dict.fromkeys(row_ns, 0)
-        self.running: list[tuple[int, int, Submit, int]] = []  # (end, worker, task, how long it takes)
-        self.queued: dict[int, list[Submit]] = {worker: [] for worker in range(workers)}
+        self.running: list[tuple[int, int, Fill, int]] = []  # (end, worker, task, how long it takes)
+        self.queued: dict[int, list[Fill]] = {worker: [] for worker in range(workers)}
         for stream in row_ns:
             self.scheduler.add_stream(stream, f"key{stream}", "source", 10**9, lambda p: p, 0)
             self.scheduler.add_lane(stream, Lane(stream, ("digest", stream), 512, 0))
@@ -192,15 +195,16 @@ class Pool:
     def do(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Submit):
-                self.queued[action.worker].append(action)
+                self.queued[action.worker].append(action.fill)
                 if len(self.queued[action.worker]) == 1:
-                    self._start(action)
+                    self._start(action.worker)
             elif isinstance(action, Announce) and action.cursor in self.row_ns:
                 self.do(self.scheduler.release(action.cursor, action.upto))
 
-    def _start(self, submit: Submit) -> None:
-        took_ns = submit.count * self.row_ns[submit.stream]
-        heapq.heappush(self.running, (self.now_ns + took_ns, submit.worker, submit, took_ns))
+    def _start(self, worker: int) -> None:
+        fill = self.queued[worker][0]
+        took_ns = fill.count * self.row_ns[fill.stream]
+        heapq.heappush(self.running, (self.now_ns + took_ns, worker, fill, took_ns))
 
     def go(self, seconds: float) -> None:
         while self.running and self.running[0][0] <= seconds * S:
@@ -208,13 +212,13 @@ class Pool:
 
     def step(self) -> None:
         """A chunk is done."""
-        self.now_ns, worker, submit, took_ns = heapq.heappop(self.running)
-        self.made[submit.stream] += submit.count
-        self.spent_ns[submit.stream] += took_ns
+        self.now_ns, worker, fill, took_ns = heapq.heappop(self.running)
+        self.made[fill.stream] += fill.count
+        self.spent_ns[fill.stream] += took_ns
         self.queued[worker].pop(0)
         if self.queued[worker]:
-            self._start(self.queued[worker][0])
-        self.do(self.scheduler.made(worker, submit.task, (), Took(took_ns)))
+            self._start(worker)
+        self.do(self.scheduler.made(worker, fill.task, (), Took(took_ns)))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prepserver.source.cache import IndexCache
-from prepserver.source.container import TEMPORARY_PREFIX
+from prepserver.source.container import UNFINISHED
 from prepserver.source.errors import SourceError
 
 KEY = "k" * 32
@@ -62,7 +62,7 @@ def test_old_states_are_tidied_away_but_the_newest_eight(cache: IndexCache) -> N
 
 
 def test_what_killed_processes_left_is_removed_after_an_hour(cache: IndexCache) -> None:
-    old, fresh = (cache.folder / f"{TEMPORARY_PREFIX}{name}" for name in ("old", "fresh"))
+    old, fresh = (cache.folder / f"{UNFINISHED}{name}" for name in ("old", "fresh"))
     old.touch()
     fresh.touch()
     stamp = fresh.stat().st_mtime - 3700

@@ -173,6 +173,16 @@ def test_a_file_that_is_too_large_missing_or_outside_is_refused(
         build_index(spec, tmp_path / "new")
 
 
+def test_a_wrong_root_and_a_missing_image_are_named_in_full(tmp_path: Path) -> None:
+    spec = coco_tree(tmp_path / "data", 3)
+    wrong = Coco(tmp_path / "data", spec.annotations)
+    with pytest.raises(SourceError, match=rf"such as {wrong.root}/0.jpg: root='{wrong.root}' must be the folder"):
+        build_index(wrong, tmp_path / "cache")
+    Path(spec.root, "0.jpg").unlink()
+    with pytest.raises(SampleError, match=rf"the file is gone, or a link to nothing: {spec.root}/0.jpg"):
+        opened(spec, tmp_path).read(0)
+
+
 def test_too_many_broken_images_are_a_broken_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = coco_tree(tmp_path / "data", 3)
     changed(spec, annotations=[annotation(k, spec, k, category_id=99) for k in range(3)])

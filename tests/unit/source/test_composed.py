@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prepserver.pipeline.composed import Blocks, Pattern
 from prepserver.pipeline.sources import (
     Arrays,
     Concat,
@@ -49,9 +50,8 @@ from prepserver.source import (
     open_source,
     shards,
 )
-from prepserver.source.composed import unified
-from prepserver.source.draw import drawn
-from prepserver.source.maps import Interleaved, Window, Woven
+from prepserver.source.composed import drawn, unified
+from prepserver.source.maps import Interleaved, Woven
 
 T = TypeVar("T")
 Sample = tuple[bytes, str]
@@ -402,8 +402,10 @@ def test_many_places_are_those_found_one_by_one(data: st.DataObject) -> None:
     start, count = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 20))
     cycle_length, block_length = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     for map_ in (
-        Window(start, count, lengths[0]), Woven(pattern, lengths), Interleaved(lengths, cycle_length, block_length),
-    ):  # fmt: skip
+        Woven(Pattern(start=start, length=count), lengths[:1]),
+        Woven(Pattern(tuple(pattern)), lengths),
+        Interleaved(Blocks(cycle_length, block_length), lengths),
+    ):
         indices = data.draw(st.lists(st.integers(0, len(map_) - 1), min_size=1, max_size=40))
         sources, places = map_.places(np.array(indices))
         assert [*zip(sources.tolist(), places.tolist(), strict=True)] == [map_.at(index) for index in indices]

@@ -9,8 +9,6 @@ import pytest
 
 from prepserver.pipeline.sources import ImageFolder
 from prepserver.source import SourceError, build_index, open_source
-from prepserver.source.progress import Progress
-from prepserver.source.readers.image_folder import scan_tree
 
 
 def make_tree(root: Path, *names: str) -> None:
@@ -90,8 +88,8 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
 
 
 def refused(root: Path | str) -> str:
-    with pytest.raises(SourceError) as caught:
-        scan_tree(str(root), Progress(lambda _count: None))
+    with pytest.raises(SourceError) as caught, tempfile.TemporaryDirectory() as cache:
+        build_index(ImageFolder(str(root)), Path(cache))
     caught.value.reason.encode()  # the text can be sent
     return caught.value.reason
 
@@ -145,10 +143,10 @@ def test_a_link_back_up_is_an_error_and_not_an_endless_scan(tmp_path: Path) -> N
 
 
 def test_two_links_to_one_folder_are_no_loop(tmp_path: Path) -> None:
-    make_tree(tmp_path, "a/real/1.jpg")
-    (tmp_path / "a/l1").symlink_to("real")
-    (tmp_path / "a/l2").symlink_to("real")
-    assert len(scan_tree(str(tmp_path), Progress(lambda _count: None)).table) == 3
+    make_tree(tmp_path / "data", "a/real/1.jpg")
+    (tmp_path / "data/a/l1").symlink_to("real")
+    (tmp_path / "data/a/l2").symlink_to("real")
+    assert build_index(ImageFolder(str(tmp_path / "data")), tmp_path / "cache").n == 3
 
 
 def test_the_scan_tells_the_final_number(tmp_path: Path) -> None:

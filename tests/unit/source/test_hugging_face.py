@@ -76,7 +76,7 @@ def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
         (lambda d: (d / "state.json").write_text("{"), "state.json is no JSON"),
         (lambda d: (d / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'), "names no files"),
         (lambda d: (d / "state.json").write_text('{"_data_files": 3}'), "names no files"),
-        (lambda d: (d / "dataset_dict.json").write_text('{"splits": ["a", "b"]}'), "name one: .*/a, .*/b"),
+        (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": ["a", "b"]}'), "one: .*/a, .*/b"),
         (lambda d: _first(d).write_bytes(b""), "is empty: write the dataset again"),
         (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or no Arrow stream"),
         (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or no Arrow stream"),
@@ -88,6 +88,10 @@ def test_a_folder_that_cannot_be_used_is_named(change: Any, said: str, tmp_path:
     change(tmp_path / "data")
     with pytest.raises(SourceError, match=said):
         build_index(spec, tmp_path / "cache")
+
+
+def _state(folder: Path) -> Path:
+    return folder / "state.json"
 
 
 def _first(folder: Path) -> Path:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
+from prepserver.pipeline.sources import FileList, Filter, ImageFolder, SourceSpec, SyntheticImages
 from prepserver.source import IndexInfo, SourceError, build_index, open_source
+from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.files import FileSource, FileTable
 
@@ -119,16 +120,57 @@ def test_a_cut_off_index_is_built_again(data: Data, size: int) -> None:
 def test_a_damaged_index_is_built_again_and_never_served(data: Data) -> None:
     first = data.build()
     whole = first.path.read_bytes()
-    files, times = (Container(first.path)._place(name)[0] for name in ("files", "watched_mtimes_ns"))
+    container = Container(first.path)
+    files, times = (container._start + container._place(name)[0] for name in ("files", "watched_mtimes_ns"))
     for scans, place in enumerate((files, files + 9, times, whole.index(b"a/deep/")), 2):
         bent = bytearray(whole)
         bent[place] ^= 1
         first.path.write_bytes(bent)
-        with pytest.raises(SourceError, match=r"checksum.*attach again"):  # as a worker would
-            open_source(data.spec, first.path)
+        with pytest.raises(BrokenContainerError, match=r"checksum.*attach again"):  # as a worker would
+            open_source(data.spec, first.path).read(0)
         assert data.build() == first
         assert data.scans == scans
         assert first.path.read_bytes() == whole
+
+
+def test_damage_that_only_listing_others_meets_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "l.txt").write_text("".join(f"{number}.jpg {number % 7}\n" for number in range(5000)))
+    age(tmp_path / "l.txt")
+    photos, cache = FileList(str(tmp_path / "l.txt")), tmp_path / "cache"
+    first = build_index(photos, cache)
+    chosen = build_index(Filter(photos, labels=[3]), cache)
+    chosen.path.unlink()
+    whole = first.path.read_bytes()
+    container = Container(first.path)
+    bent = bytearray(whole)
+    bent[container._start + container._place("files")[0] + 20 * 4000 + 8] ^= 1  # the label of a sample
+    first.path.write_bytes(bent)
+    assert build_index(photos, cache) == first  # nothing of that page is asked for
+    assert first.path.read_bytes() == bent
+    assert build_index(Filter(photos, labels=[3]), cache) == chosen
+    assert first.path.read_bytes() == whole
+
+
+def test_damage_that_opening_meets_is_mended(tmp_path: Path) -> None:
+    photos, cache = SyntheticImages(40, size=(64, 64), num_classes=4), tmp_path / "cache"
+    first = build_index(photos, cache)
+    whole = first.path.read_bytes()
+    first.path.write_bytes(whole[:4096] + bytes([whole[4096] ^ 1]) + whole[4097:])  # a picture
+    with pytest.raises(SourceError, match="damaged"):
+        open_source(photos, first.path)
+    build_index(Filter(photos, labels=[3]), cache)
+    assert first.path.read_bytes() == whole
+
+
+def test_a_new_index_survives_what_is_said_of_the_old_one(data: Data) -> None:
+    info = data.build()
+    source, whole = open_source(data.spec, info.path), info.path.read_bytes()
+    os.truncate(info.path, 0)
+    assert data.build() == info
+    with pytest.raises(BrokenContainerError) as caught:
+        source.read(0)
+    assert discard(caught.value, data.cache) == info.path
+    assert info.path.read_bytes() == whole
 
 
 def test_an_index_cut_while_in_use_is_an_error_and_no_crash(data: Data) -> None:
@@ -235,8 +277,9 @@ def test_any_table_comes_back_from_its_file(
     for folder, name, label in files:
         table.add(folder, name, label)
     path = tmp_path_factory.mktemp("index") / "x.idx"
-    write_container(path, {"classes": ["\udcff"]}, table.sections())
-    source = FileSource(Container(path), "/")
+    meta, sections = table.contents(["\udcff"])
+    write_container(path, meta | {"sizes": [], "mtimes_ns": []}, sections)
+    source = FileSource(Container(path))
     assert source.classes() == ["\udcff"]
     back = [(os.fsencode(source.name(i)), source.label(i)) for i in range(len(source))]
     assert back == [(folder + name, label) for folder, name, label in files]

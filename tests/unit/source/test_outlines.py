@@ -103,6 +103,6 @@ def test_another_outline_is_another_content(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = outlined(tmp_path / "data", [BIG])
-    monkeypatch.setitem(sys.modules, "pycocotools", None)
+    monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
     with pytest.raises(SourceError, match=r"pip install 'prepserver\[coco\]'"):
         build_index(spec, tmp_path / "cache")

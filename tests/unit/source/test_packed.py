@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prepserver.pack.report import Report
@@ -19,6 +19,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import ImageFolder, Packed, source_from_wire
 from prepserver.protocol.packed import BrokenRecordError, IndexedScan
 from prepserver.source import IndexInfo, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.container import BrokenContainerError
 from prepserver.source.packed_values import from_bytes, to_bytes
 from tests.support.photos import jpeg, pixels, saved
 
@@ -36,7 +37,7 @@ class Dataset:
             self.files.append(jpeg(60, 90, seed=index) if index < COUNT - 1 else saved(pixels(60, 90, index), "PNG"))
             path.write_bytes(self.files[-1])
         self.root = tmp_path / "packed"
-        options = Options(Transcoder(None), shard_bytes=60_000)
+        options = Options(Transcoder(False), shard_bytes=60_000)
         self.summary = pack(ImageFolder(str(tmp_path / "data")), self.root, options, Report())
         self.spec = Packed(str(self.root))
         self.cache = tmp_path / "cache"
@@ -185,7 +186,7 @@ def test_a_record_of_another_dataset_in_its_place_is_refused(dataset: Dataset) -
         dataset.open().read(0)
 
 
-@pytest.mark.parametrize("at", [10, 40, -1, -300])
+@pytest.mark.parametrize("at", [10, 40, -1])
 def test_a_damaged_index_is_refused(dataset: Dataset, at: int) -> None:
     path = dataset.index().path
     data = bytearray(path.read_bytes())
@@ -195,6 +196,15 @@ def test_a_damaged_index_is_refused(dataset: Dataset, at: int) -> None:
         dataset.index()
     with pytest.raises(SourceError, match="damaged"):  # as a worker would
         open_source(dataset.spec, path)
+
+
+def test_a_damaged_row_of_the_index_is_no_sample(dataset: Dataset) -> None:
+    path = dataset.index().path
+    data = bytearray(path.read_bytes())
+    data[-300] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(BrokenContainerError, match=r"damaged.*run the same prepserver pack again"):
+        open_source(dataset.spec, path).read(0)
 
 
 def test_a_cut_index_is_refused(dataset: Dataset) -> None:
@@ -240,6 +250,7 @@ def test_the_stamp_of_a_sample_is_of_its_record(dataset: Dataset) -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from([kinds.Text(), kinds.Array(), kinds.Scalar(), kinds.Tokens()]))
+@example(b"0a\0\0" + bytes(4), kinds.Array())  # numpy warns of this name of a type
 def test_no_bytes_of_a_column_do_more_than_be_refused(data: bytes, kind: kinds.Kind) -> None:
     with contextlib.suppress(BrokenRecordError):
         from_bytes(memoryview(data), kind)

@@ -18,6 +18,7 @@ from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Sc
 from prepserver.pipeline.sources import Parquet
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.readers import parquet
+from prepserver.source.roots import ANYWHERE
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -227,7 +228,7 @@ def test_a_footer_with_a_wrong_number_of_rows_is_damaged(byte: int, error: type[
 
 def opened_anew(spec: Parquet, source: Any) -> Source:
     """By the same listing, as another worker would."""
-    anew: Source = type(source)(source._container, spec, None)
+    anew: Source = type(source)(source._container, spec, ANYWHERE)
     return anew
 
 

@@ -196,7 +196,7 @@ def test_links_that_stay_below_are_fine(tmp_path: Path, inside: Path, roots: Roo
 def _packed_inside(tmp_path: Path, outside: Path) -> Packed:
     packed = tmp_path / "data" / "packed"
     packed.parent.mkdir(exist_ok=True)
-    pack(ImageFolder(str(outside)), packed, Options(Transcoder(None), shard_bytes=60_000), Report())
+    pack(ImageFolder(str(outside)), packed, Options(Transcoder(False), shard_bytes=60_000), Report())
     return Packed(str(packed))
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import Tar, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.patterns import expand
 from prepserver.source.reader import IndexInfo
 from prepserver.source.roots import OutsideRootsError, Roots
-from prepserver.source.tar import expand
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -116,6 +116,7 @@ def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (lambda data: data[:2560], r"a.tar may be cut off: it ends at byte 2560, within sample a or .*label .cls"),
         (lambda data: data[:1600], r"a.tar is cut off: a file at byte 1024 of 1600 has 700 bytes"),
         (lambda data: data[:1100], r"there is no header at byte 1024 of 1100|is cut off"),
         (lambda data: b"no tar at all" * 100, "is damaged, or no tar: there is no header at byte 0 of 1300"),
@@ -128,7 +129,7 @@ def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
     ],
 )  # fmt: skip
 def test_a_shard_that_cannot_be_used_is_named(change: Callable[[bytes], bytes], said: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tar", {"a.cls": b"1", "a.jpg": bytes(700)})
+    path = write(tmp_path / "a.tar", {"a.txt": b"1", "a.jpg": bytes(700), "a.cls": b"1"})
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(SourceError, match=said):
         build_index(Tar(path), tmp_path / "cache")

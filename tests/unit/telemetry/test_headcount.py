@@ -11,7 +11,7 @@ from hypothesis import given
 
 from prepserver.telemetry.facts import Facts
 from prepserver.telemetry.headcount import CALM_S, GROW_S, SPARE_S, STARVED_S, Headcount, next_headcount
-from prepserver.telemetry.window import WINDOW_S
+from prepserver.telemetry.rates import WINDOW_S
 
 FED = Facts(
     span_s=10.0, batches=100, images_per_s=1000.0, waiting=0.0, workers=4, workers_busy=0.8, workers_run=0.75,

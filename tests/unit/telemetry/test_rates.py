@@ -24,7 +24,7 @@ def test_what_is_older_than_the_window_is_forgotten() -> None:
     for second in range(30):
         rates.mark(float(second), 1000 * min(second, 10) + 7 * max(0, second - 10))
     assert rates.rows_per_s == 7.0
-    assert len(rates._rows) == 11
+    assert rates.span_s(("rows", 0)) == 10
 
 
 def test_marks_at_one_moment_divide_by_nothing() -> None:

@@ -67,7 +67,7 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
     [
         (STARVED, "data-bound", {"decode", "workers"}, "start 8 more workers"),
         ({**STARVED, "waiting": 0.2}, "data-bound", {"decode", "workers"}, "start 2 more workers, which 8.0 idle"),
-        ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, "--max-side"),
+        ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, 'cache="decoded" keeps'),
         ({**STARVED, "stages": {"read": 0.05, "decode": 0.004}}, "data-bound", {"read", "workers"}, "faster storage"),
         ({**STARVED, **WAITS_OUTSIDE, "cores_idle": 0.0}, "data-bound", {"decode", "workers"}, "8 more workers"),
         (
@@ -124,6 +124,7 @@ def test_a_planted_limit_is_named_with_its_cure(other: dict[str, Any], kind: str
         ({**STARVED, "waiting": 0.2, "copying": 0.5}, ("copy",), "data-bound"),
         ({"waiting": 0.2, "waits_for": {"job slow": 1.0}, "copying": 0.1}, ("job slow",), "copy-bound"),
         ({"copying": 0.1, "loop_starved": 0.3}, ("loop",), "copy-bound"),
+        ({"copying": 0.4, "waiting": 0.2, "loop_starved": 0.45}, ("loop",), "copy-bound"),
     ],
 )
 def test_of_two_planted_limits_both_are_named(other: dict[str, Any], causes: tuple[str, ...], also: str) -> None:

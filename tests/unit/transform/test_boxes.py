@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
+from prepserver.pipeline.affine import affine
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import BoxCount, Boxes, Image, Keypoints, Kind, Label, PerBox
 from prepserver.pipeline.ops import (
@@ -48,7 +49,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from prepserver.transform.kinds.boxes import BoxesFollower
 from prepserver.transform.moves import COLUMNS, Cut, Mirror, Scale, Warp
-from prepserver.transform.warp import affine, perspective
+from prepserver.transform.warp import perspective
 from tests.support.oracle import torchvision
 
 Floats = npt.NDArray[np.float32]

@@ -67,7 +67,7 @@ def test_any_chain_makes_the_rows_of_plain_arrays(
     image = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     key = SampleKey(seed, 0, 1)
     maker = RowMaker(Pipeline.from_ops([*ops, fixed, *last]))
-    guarded = np.full((3, *maker.row.shape), 77, maker.row.dtype)
+    guarded = np.full((3, *maker.fields[0].shape), 77, maker.fields[0].dtype)
     plan = maker.plan(*size, key)
     maker.render(plan, plan.part.of(image), guarded[1])
     assert np.array_equal(guarded[1], by_plain_arrays(maker, image, key))
@@ -83,7 +83,7 @@ def test_a_planar_image_is_resized_as_an_interleaved_one(size: tuple[int, int], 
     rows: list[npt.NDArray[np.uint8]] = []
     for pixels in (image, planar):
         maker = RowMaker(Pipeline.from_ops([Resize(size, interpolation=mode)]))
-        rows.append(np.zeros(maker.row.shape, np.uint8))
+        rows.append(np.zeros(maker.fields[0].shape, np.uint8))
         plan = maker.plan(40, 56, SampleKey(0, 0, 0))
         maker.render(plan, pixels, rows[-1])
     assert np.array_equal(rows[0], rows[1])

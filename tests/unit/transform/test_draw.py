@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.transform.draw import Draws
+from prepserver.transform.stage import Draws
 
 keys = st.builds(SampleKey, st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**40))
 

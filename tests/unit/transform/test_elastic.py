@@ -34,7 +34,7 @@ def test_pixels_come_from_where_torchvision_takes_them(
     functional, image = torchvision("transforms.v2.functional"), photo(HEIGHT, WIDTH)
     field = Field(3, SIZE, (300.0, 200.0), (5.0, 4.0))
     wanted = functional.elastic(torch.from_numpy(image).permute(2, 0, 1), in_torchvision(field), mode, [9.0])
-    found = field.look(image, mode, (9.0,), None)
+    found = field.look(image, None, mode, (9.0,))
     assert np.abs(field.steps).max() > 256
     difference = np.abs(found.astype(int) - wanted.permute(1, 2, 0).numpy())
     assert (difference <= levels).mean() >= share
@@ -84,7 +84,7 @@ def test_a_field_is_a_sum_of_whole_numbers(size: tuple[int, int], sigma: float) 
 
 def test_no_strength_changes_nothing(photo: Callable[..., Any]) -> None:
     image = photo(HEIGHT, WIDTH)
-    assert np.array_equal(Field(1, SIZE, (0.0, 0.0), (5.0, 5.0)).look(image, "bilinear", (9.0,), None), image)
+    assert np.array_equal(Field(1, SIZE, (0.0, 0.0), (5.0, 5.0)).look(image, None, "bilinear", (9.0,)), image)
 
 
 def test_parameters_out_of_range_are_named() -> None:

@@ -24,12 +24,11 @@ from prepserver.pipeline.ops import (
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey
-from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.ops.random_crop import RandomCropStage
 from prepserver.transform.ops.random_resized_crop import RandomResizedCropStage
 from prepserver.transform.resize import resize
-from prepserver.transform.stage import Box, around
+from prepserver.transform.stage import Box, Draws, around
 from prepserver.transform.window import window
 from tests.support.resizing import float_resize
 
@@ -42,7 +41,7 @@ relaxed = settings(max_examples=60, deadline=None)
 
 def row_of(image: Pixels, *ops: Op, key: SampleKey = KEY) -> Any:
     maker = RowMaker(Pipeline.from_ops(ops))
-    out = np.full(maker.row.shape, 77, maker.row.dtype)
+    out = np.full(maker.fields[0].shape, 77, maker.fields[0].dtype)
     before = image.copy()
     height, width, _ = image.shape
     plan = maker.plan(height, width, key)
@@ -61,7 +60,7 @@ def test_resizing_is_within_one_level_of_float_arithmetic(
     source: tuple[int, int], size: tuple[int, int], seed: int
 ) -> None:
     image = np.random.default_rng(seed).integers(0, 256, (*source, 3), dtype=np.uint8)
-    result = resize(image, size, "bilinear", None)
+    result = resize(image, None, size, "bilinear")
     assert np.abs(result - float_resize(image, size, "bilinear")).max() <= 1.05
 
 
@@ -69,14 +68,14 @@ def test_resizing_is_within_one_level_of_float_arithmetic(
 def test_a_result_one_pixel_wide_or_high_is_right(photo: Photo, size: tuple[int, int]) -> None:
     image = photo(20, 30)
     into = np.zeros((*size, 3), np.uint8)
-    assert resize(image, size, "bilinear", into) is into
+    assert resize(image, into, size, "bilinear") is into
     assert np.abs(into - float_resize(image, size, "bilinear")).max() <= 1.05
 
 
 def test_resizing_a_photo_is_above_fifty_decibels(photo: Photo) -> None:
     image = photo(375, 500)
     for mode in ("bilinear", "bicubic"):
-        error = resize(image, (224, 224), mode, None) - float_resize(image, (224, 224), mode)
+        error = resize(image, None, (224, 224), mode) - float_resize(image, (224, 224), mode)
         assert 10 * np.log10(255**2 / np.mean(error**2)) > 50
 
 
@@ -84,8 +83,8 @@ def test_resizing_a_view_of_a_part_equals_resizing_a_copy_of_it(photo: Photo) ->
     image = photo(120, 160)
     part = image[13:77, 21:140]
     into = np.zeros((32, 48, 3), np.uint8)
-    assert resize(part, (32, 48), "bilinear", into) is into
-    assert np.array_equal(into, resize(part.copy(), (32, 48), "bilinear", None))
+    assert resize(part, into, (32, 48), "bilinear") is into
+    assert np.array_equal(into, resize(part.copy(), None, (32, 48), "bilinear"))
 
 
 def test_resizing_is_torchs_documented_interpolation(photo: Photo) -> None:
@@ -141,7 +140,7 @@ def test_constant_padding_has_the_given_colour(photo: Photo) -> None:
 
 
 def test_a_window_far_outside_is_all_padding(photo: Photo) -> None:
-    assert (window(photo(4, 4), (40, 40, 3, 3), "constant", (9.0,), None) == 9).all()
+    assert (window(photo(4, 4), None, (40, 40, 3, 3), "constant", (9.0,)) == 9).all()
 
 
 @relaxed
@@ -246,8 +245,8 @@ def test_a_resize_that_mirrors_is_a_resize_and_a_flip(
     photo: Photo, interpolation: Literal["bilinear", "bicubic"], size: tuple[int, int]
 ) -> None:
     image = photo(60, 80)
-    resized = resize(image, size, interpolation, None)
-    assert np.array_equal(resize(image, size, interpolation, None, mirror=True), resized[:, ::-1])
+    resized = resize(image, None, size, interpolation)
+    assert np.array_equal(resize(image, None, size, interpolation, mirror=True), resized[:, ::-1])
     row = row_of(image, Resize(size, interpolation=interpolation), RandomHorizontalFlip(1), RandomHorizontalFlip(1))
     assert np.array_equal(row, resized)
 

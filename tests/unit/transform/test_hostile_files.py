@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prepserver.protocol.packed import INDEXED, Head, indexed_record
+from prepserver.protocol.packed import INDEXED, Head, pack_record
 from prepserver.transform.header import read_header
 from tests.support.photos import jpeg
 from tests.support.waiting import PATIENCE_S
@@ -52,7 +52,7 @@ for wish in ("", "0"):
     rows = found[native.path().name] = []
     for maker in makers:
         for number in range(8):
-            row = np.zeros(maker.row.shape, maker.row.dtype)
+            row = np.zeros(maker.fields[0].shape, maker.fields[0].dtype)
             try:
                 make_rows(data, SampleKey(1, 0, number), [(maker, row)])
                 rows.append(hashlib.sha256(row).hexdigest())
@@ -102,7 +102,7 @@ def packed(image: bytes, side: int, segments: list[bytes], unit: int = 8, interv
         len(segments),
     )  # fmt: skip
     lengths = np.array([len(one) for one in segments], "<u2").tobytes()
-    return indexed_record(head, lengths, body)
+    return pack_record(head, lengths, body)
 
 
 def test_a_table_that_libjpeg_never_checks_harms_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from prepserver.pipeline.changes import ALL
 from prepserver.pipeline.ops import (
     JPEG,
     AugMix,
@@ -45,10 +46,10 @@ from prepserver.pipeline.ops import (
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey
-from prepserver.transform.augment import ALL, Changes, augmented
-from prepserver.transform.draw import Draws
+from prepserver.transform.augment import Changes, augmented
 from prepserver.transform.ops import stage_of
 from prepserver.transform.ops.auto_augment import AutoAugmentStage
+from prepserver.transform.stage import Draws
 from prepserver.transform.warp import perspective
 from tests.support.oracle import torchvision
 
@@ -59,7 +60,7 @@ HEIGHT, WIDTH = 60, 90
 
 def row_of(image: Pixels, *ops: Op, index: int = 0) -> Any:
     maker = RowMaker(Pipeline.from_ops([CenterCrop(image.shape[:2]), *ops]))
-    out = np.full(maker.row.shape, 77, maker.row.dtype)
+    out = np.full(maker.fields[0].shape, 77, maker.fields[0].dtype)
     plan = maker.plan(image.shape[0], image.shape[1], SampleKey(0, 0, index))
     maker.render(plan, plan.part.of(image), out)
     return out

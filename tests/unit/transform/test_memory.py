@@ -15,8 +15,8 @@ from PIL import Image
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Decode, Grayscale, Op, RandomResizedCrop, ToDtype
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, RowMaker, SampleKey, color
-from prepserver.transform.draw import Draws
 from prepserver.transform.ops.color_jitter import ColorJitterStage
+from prepserver.transform.stage import Draws
 from tests.support.images import make_rows
 
 pytestmark = pytest.mark.once
@@ -35,7 +35,7 @@ from tests.support.images import make_rows
 torch.set_num_threads(1)
 path, small, pipeline = sys.argv[1:]
 maker = RowMaker(Pipeline.from_ops(eval(pipeline, vars(ops))))
-row = np.empty(maker.row.shape, maker.row.dtype)
+row = np.empty(maker.fields[0].shape, maker.fields[0].dtype)
 
 def kib(field):
     return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if field in line)
@@ -103,7 +103,7 @@ def test_bands_of_rows_give_the_bytes_of_the_whole(monkeypatch: pytest.MonkeyPat
         maker = RowMaker(Pipeline.from_ops([*ops, RandomResizedCrop(16)]))
         made = []
         for index in range(20):
-            made.append(np.empty(maker.row.shape, np.uint8))
+            made.append(np.empty(maker.fields[0].shape, np.uint8))
             maker.render(maker.plan(45, 37, SampleKey(0, 0, index)), image, made[-1])
         return made
 
@@ -128,7 +128,9 @@ def test_floats_of_a_huge_image_are_refused_by_name() -> None:
     Image.new("L", (12000, 12000)).save(encoded, "PNG", compress_level=1)
     maker = RowMaker(Pipeline.from_ops([Decode(max_pixels=1 << 28), ToDtype("float32"), CenterCrop(8)]))
     with pytest.raises(BadSample, match=r"would take 1647 MiB .* more than 1024 MiB: crop or resize before ToDtype"):
-        make_rows(encoded.getvalue(), SampleKey(0, 0, 0), [(maker, np.empty(maker.row.shape, maker.row.dtype))])
+        make_rows(
+            encoded.getvalue(), SampleKey(0, 0, 0), [(maker, np.empty(maker.fields[0].shape, maker.fields[0].dtype))]
+        )
 
 
 _WEBP = """

@@ -562,7 +562,7 @@ def test_a_large_reduction_is_torchs(
         assert kernels.resize(image, into, mirror=mirror)
     into = into[:, ::-1] if mirror else into
     with path_of("pure"):
-        assert np.array_equal(resize(image, (224, 224), "bilinear", None), into)
+        assert np.array_equal(resize(image, None, (224, 224), "bilinear"), into)
 
 
 WITH_EVERY_FORM = """
@@ -618,7 +618,7 @@ def test_pixels_laid_out_otherwise_are_left_to_torch(kernels: Kernels, photo: Ph
 
 
 def made(data: bytes | IndexedScan, maker: RowMaker, key: SampleKey) -> bytes | str:
-    row = np.full(maker.row.shape, 99, maker.row.dtype)
+    row = np.full(maker.fields[0].shape, 99, maker.fields[0].dtype)
     try:
         make_rows(data, key, [(maker, row)])
     except BadSample as bad:

@@ -47,7 +47,7 @@ def maker_of(*ops: Op) -> RowMaker:
 
 
 def row_of(data: bytes, maker: RowMaker, key: SampleKey) -> bytes:
-    out = np.full(maker.row.shape, 99, maker.row.dtype)
+    out = np.full(maker.fields[0].shape, 99, maker.fields[0].dtype)
     make_rows(data, key, [(maker, out)])
     return out.tobytes()
 
@@ -85,7 +85,7 @@ def test_a_row_is_the_same_alone_and_with_others(photo: Photo, saved: Maker, dam
                 alone.append(row_of(bytes(data), maker, key))
             except BadSample:
                 alone.append(None)
-        rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
+        rows = [np.full(maker.fields[0].shape, 99, maker.fields[0].dtype) for maker in makers]
         failed: list[int] = []
         try:
             make_rows(bytes(data), key, list(zip(makers, rows, strict=True)))
@@ -101,7 +101,7 @@ def test_a_row_is_that_of_a_whole_decode(photo: Photo, jpeg: Maker) -> None:
     maker = maker_of(RandomResizedCrop(32), RandomHorizontalFlip())
     for index in range(20):
         key = SampleKey(0, 0, index)
-        expected = np.zeros(maker.row.shape, np.uint8)
+        expected = np.zeros(maker.fields[0].shape, np.uint8)
         plan = maker.plan(240, 180, key)
         maker.render(plan, plan.part.of(whole), expected)
         assert row_of(data, maker, key) == expected.tobytes()
@@ -110,7 +110,7 @@ def test_a_row_is_that_of_a_whole_decode(photo: Photo, jpeg: Maker) -> None:
 def test_what_is_bad_for_one_target_is_made_for_the_others(photo: Photo, jpeg: Maker) -> None:
     data = jpeg(photo(60, 60))
     makers = [maker_of(RandomCrop(80)), maker_of(CenterCrop(80)), maker_of(Decode(max_pixels=3599), CenterCrop(8))]
-    rows = [np.full(maker.row.shape, 99, np.uint8) for maker in makers]
+    rows = [np.full(maker.fields[0].shape, 99, np.uint8) for maker in makers]
     with pytest.raises(BadSample) as caught:
         make_rows(data, SampleKey(0, 0, 0), list(zip(makers, rows, strict=True)))
     assert sorted(caught.value.failures) == [0, 2]
@@ -140,6 +140,8 @@ def test_a_small_file_that_claims_a_huge_image_is_bad_undecoded(photo: Photo, jp
     ):
         with pytest.raises(BadSample, match=r"pixels"):
             row_of(data, maker_of(*TRAIN), SampleKey(0, 0, 0))
+    with pytest.raises(BadSample, match=r"14000x14000 pixels are more than max_pixels="):  # Pillow's limit is lower
+        row_of(png_claiming(14_000, 14_000), maker_of(*TRAIN), SampleKey(0, 0, 0))
 
 
 def test_a_scan_that_ends_early_with_its_marker_is_as_pillows(photo: Photo, jpeg: Maker) -> None:
@@ -149,7 +151,7 @@ def test_a_scan_that_ends_early_with_its_marker_is_as_pillows(photo: Photo, jpeg
     for index in range(5):
         maker = maker_of(RandomCrop(32))
         key = SampleKey(0, 0, index)
-        row = np.zeros(maker.row.shape, np.uint8)
+        row = np.zeros(maker.fields[0].shape, np.uint8)
         plan = maker.plan(400, 400, key)
         maker.render(plan, plan.part.of(expected.copy()), row)
         assert row_of(data, maker, key) == row.tobytes()
@@ -158,7 +160,7 @@ def test_a_scan_that_ends_early_with_its_marker_is_as_pillows(photo: Photo, jpeg
 @pytest.mark.parametrize("data", [b"", b"no image at all", b"\xff\xd8\xff"])
 def test_no_image_fails_every_target_with_one_line(data: bytes) -> None:
     maker = maker_of(CenterCrop(8))
-    row = np.zeros(maker.row.shape, np.uint8)
+    row = np.zeros(maker.fields[0].shape, np.uint8)
     with pytest.raises(BadSample) as caught:
         make_rows(data, SampleKey(0, 0, 0), [(maker, row), (maker, row)])
     assert sorted(caught.value.failures) == [0, 1]
@@ -175,7 +177,7 @@ def test_a_name_says_nothing_about_the_content(photo: Photo, saved: Maker) -> No
 def test_rows_of_different_kinds_come_from_one_decode(photo: Photo, jpeg: Maker) -> None:
     data = jpeg(photo(100, 120))
     makers = [maker_of(*TRAIN), maker_of(Resize(64), CenterCrop(56), ToDtype("float32"))]
-    rows = [np.zeros(maker.row.shape, maker.row.dtype) for maker in makers]
+    rows = [np.zeros(maker.fields[0].shape, maker.fields[0].dtype) for maker in makers]
     key = SampleKey(5, 0, 9)
     make_rows(data, key, list(zip(makers, rows, strict=True)))
     assert [row.tobytes() for row in rows] == [row_of(data, maker, key) for maker in makers]
@@ -193,7 +195,7 @@ def test_each_view_is_a_row_and_the_first_is_that_of_one_view(
     kinds = (TRAIN, [RandomResizedCrop(24, scale=(0.02, 0.1))], [RandomCrop(64), RandomHorizontalFlip()])
     pipelines = [Pipeline.from_ops(kinds[kind], views) for kind, views in wanted]
     makers = [maker for pipeline in pipelines for maker in row_makers(pipeline)]
-    rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
+    rows = [np.full(maker.fields[0].shape, 99, maker.fields[0].dtype) for maker in makers]
     make_rows(data, key, list(zip(makers, rows, strict=True)))  # one decode for all
     made = iter(rows)
     for (kind, views), pipeline in zip(wanted, pipelines, strict=True):
@@ -214,7 +216,7 @@ def test_all_views_of_a_sample_come_from_one_decode(photo: Photo, jpeg: Maker, m
         return clean(encoded, part, scale)
 
     monkeypatch.setattr(Encoded, "clean", counted)
-    make_rows(data, key, [(maker, np.zeros(maker.row.shape, np.uint8)) for maker in makers])
+    make_rows(data, key, [(maker, np.zeros(maker.fields[0].shape, np.uint8)) for maker in makers])
     assert decoded == [around(parts)]
     assert decoded != [Box(0, 0, 400, 300)]
 
@@ -229,7 +231,7 @@ def test_real_photos_give_the_rows_of_a_whole_decode() -> None:
     for index, path in enumerate(files):
         data, key = path.read_bytes(), SampleKey(0, 0, index)
         encoded = Encoded(data)
-        expected = np.zeros(maker.row.shape, np.uint8)
+        expected = np.zeros(maker.fields[0].shape, np.uint8)
         whole = np.ascontiguousarray(turned(encoded.tolerant(), encoded.orientation))
         height, width, _ = whole.shape
         plan = maker.plan(height, width, key)

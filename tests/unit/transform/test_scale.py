@@ -35,11 +35,10 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.transform.decode import Encoded
-from prepserver.transform.draw import Draws
 from prepserver.transform.ops.random_resized_crop import RandomResizedCropStage
 from prepserver.transform.orientation import turned
 from prepserver.transform.scale import LEAST, RESIDUAL, SCALES, divisor, scale_for, scale_of
-from prepserver.transform.stage import Box
+from prepserver.transform.stage import Box, Draws
 from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed, jpeg, pixels, saved
 from tests.support.resizing import float_resize
@@ -67,7 +66,7 @@ def key_of(index: int) -> SampleKey:
 
 
 def row_of(data: bytes | IndexedScan, maker: RowMaker, key: SampleKey) -> Pixels:
-    out = np.full(maker.row.shape, 99, maker.row.dtype)
+    out = np.full(maker.fields[0].shape, 99, maker.fields[0].dtype)
     make_rows(data, key, [(maker, out)])
     return out
 
@@ -181,7 +180,7 @@ def quality(files: Sequence[bytes], op: RandomResizedCrop | Resize) -> dict[int,
         whole = decoded_at(data, 1)
         height, width, _ = whole.shape
         plan = maker.plan(height, width, key_of(index))
-        side = maker.row.shape
+        side = maker.fields[0].shape
         exact = float_resize(plan.part.of(whole), (side[0], side[1]), op.interpolation)
         found.setdefault(plan.scale, []).append(decibels(row_of(data, maker, key_of(index)), exact))
     return found
@@ -238,7 +237,7 @@ def expected(data: bytes, maker: RowMaker, key: SampleKey, orientation: int = 1,
     if orientation != 1:
         scale = divisor(height, width, scale)
     upright = turned(decoded_at(data, scale), orientation)
-    row = np.empty(maker.row.shape, maker.row.dtype)
+    row = np.empty(maker.fields[0].shape, maker.fields[0].dtype)
     maker.render(plan, np.ascontiguousarray(plan.part.over(scale).of(upright)), row)
     return row
 
@@ -298,7 +297,7 @@ def test_a_row_is_the_same_alone_and_with_others_of_any_scale(
 
 def made(data: bytes | IndexedScan, makers: Sequence[RowMaker], key: SampleKey) -> list[bytes | None]:
     """Rows of all makers at once; None for one that is not made."""
-    rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
+    rows = [np.full(maker.fields[0].shape, 99, maker.fields[0].dtype) for maker in makers]
     failed: set[int] = set()
     try:
         make_rows(data, key, list(zip(makers, rows, strict=True)))

@@ -25,7 +25,7 @@ from prepserver.transform import BadSample, SampleKey, row_makers
 from prepserver.transform.scale import LEAST
 from prepserver.transform.scans import Part, cut
 from prepserver.transform.stage import Box
-from tests.support.complete import JPEGTRAN, needs_jpegtran
+from tests.support.complete import needs_kernels
 from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
 
@@ -35,8 +35,8 @@ SIDES = (1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 97, 130, 161, 256, 259)
 
 
 @lru_cache(maxsize=256)
-def scan_of(height: int, width: int, subsampling: str, mcus: int, jpegtran: str | None) -> IndexedScan:
-    return indexed(jpeg(height, width, subsampling), mcus, jpegtran)
+def scan_of(height: int, width: int, subsampling: str, mcus: int, lossless: bool = False) -> IndexedScan:
+    return indexed(jpeg(height, width, subsampling), mcus, lossless)
 
 
 def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part:
@@ -67,14 +67,14 @@ def crops(
     return height, width, draw(st.sampled_from(kinds)), draw(st.sampled_from((1, 4, 8))), box
 
 
-@needs_jpegtran
+@needs_kernels
 @settings(max_examples=200, deadline=None)
 @given(crop=crops(SUBSAMPLINGS))
-def test_parts_are_those_of_the_whole_rearranged_by_jpegtran(
+def test_parts_are_those_of_the_whole_rearranged_without_loss(
     crop: tuple[int, int, str, int, tuple[int, int, int, int]],
 ) -> None:
     height, width, subsampling, mcus, box = crop
-    assert_same_pixels(scan_of(height, width, subsampling, mcus, JPEGTRAN), *box)
+    assert_same_pixels(scan_of(height, width, subsampling, mcus, True), *box)
 
 
 @settings(max_examples=200, deadline=None)
@@ -83,7 +83,7 @@ def test_parts_are_those_of_the_whole_encoded_by_pillow(
     crop: tuple[int, int, str, int, tuple[int, int, int, int]],
 ) -> None:
     height, width, subsampling, mcus, box = crop
-    assert_same_pixels(scan_of(height, width, subsampling, mcus, None), *box)
+    assert_same_pixels(scan_of(height, width, subsampling, mcus), *box)
 
 
 @settings(max_examples=300, deadline=None)
@@ -93,7 +93,7 @@ def test_parts_at_a_scale_are_those_of_the_whole_at_it(
 ) -> None:
     height, width, subsampling, mcus, box = crop
     top, left, crop_height, crop_width = (number - number % scale for number in box)
-    scan = scan_of(height, width, subsampling, mcus, None)
+    scan = scan_of(height, width, subsampling, mcus)
     part = cut(scan, top, left, crop_height, crop_width, scale)
     whole = small(bytes(scan.jpeg), height, width, scale)
     image = small(bytes(part.jpeg), part.height, part.width, scale)
@@ -110,30 +110,30 @@ def small(data: bytes, height: int, width: int, scale: int) -> np.ndarray:
 def test_crops_of_single_pixels_along_the_right_edge_are_right(subsampling: str) -> None:
     # A part of fewer than three chroma samples across would not be interpolated.
     for width in range(65, 85):
-        scan = scan_of(40, width, subsampling, 4, None)
+        scan = scan_of(40, width, subsampling, 4)
         for left in range(width - 6, width):
             assert_same_pixels(scan, 20, left, 3, width - left)
 
 
 def test_a_part_is_much_smaller_than_the_whole() -> None:
-    scan = scan_of(256, 256, "420", 4, None)
+    scan = scan_of(256, 256, "420", 4)
     part = assert_same_pixels(scan, 100, 100, 20, 20)
     assert (part.top, part.left, part.height, part.width) == (96, 64, 26, 64)
     assert len(part.jpeg) < len(scan.jpeg) / 5
 
 
 def test_no_margin_is_taken_where_nothing_is_subsampled() -> None:
-    part = assert_same_pixels(scan_of(256, 256, "444", 4, None), 64, 64, 64, 64)
+    part = assert_same_pixels(scan_of(256, 256, "444", 4), 64, 64, 64, 64)
     assert (part.top, part.left, part.height, part.width) == (64, 64, 64, 64)
 
 
 def test_the_whole_image_is_the_jpeg_itself() -> None:
-    scan = scan_of(97, 130, "420", 4, None)
+    scan = scan_of(97, 130, "420", 4)
     assert cut(scan, 0, 0, 97, 130).jpeg is scan.jpeg
 
 
 def test_markers_go_round_in_eights() -> None:
-    part = cut(scan_of(256, 256, "444", 1, None), 8, 8, 200, 200)
+    part = cut(scan_of(256, 256, "444", 1), 8, 8, 200, 200)
     data = bytes(part.jpeg)
     scan = data[data.index(b"\xff\xda") + 14 :]
     marks = [b for a, b in itertools.pairwise(scan) if a == 0xFF and b]
@@ -142,7 +142,9 @@ def test_markers_go_round_in_eights() -> None:
 
 def rows_of(data: bytes | IndexedScan, pipelines: list[Pipeline], key: SampleKey) -> list[np.ndarray]:
     targets = [
-        (maker, np.zeros(maker.row.shape, maker.row.dtype)) for pipeline in pipelines for maker in row_makers(pipeline)
+        (maker, np.zeros(maker.fields[0].shape, maker.fields[0].dtype))
+        for pipeline in pipelines
+        for maker in row_makers(pipeline)
     ]
     make_rows(data, key, targets)
     return [row for _, row in targets]
@@ -167,7 +169,7 @@ PIPELINES = [
 def test_rows_are_those_of_the_same_jpeg_as_a_plain_file(
     which: list[Pipeline], subsampling: str, orientation: int, key: SampleKey
 ) -> None:
-    scan = scan_of(97, 130, subsampling, 4, None)
+    scan = scan_of(97, 130, subsampling, 4)
     turned = dataclasses.replace(scan, head=dataclasses.replace(scan.head, orientation=orientation))
     plain = with_orientation(bytes(scan.jpeg), orientation)
     for ours, theirs in zip(rows_of(turned, which, key), rows_of(plain, which, key), strict=True):
@@ -182,7 +184,7 @@ def with_orientation(data: bytes, orientation: int) -> bytes:
 
 
 def test_an_image_over_the_pixel_limit_is_not_touched() -> None:
-    scan = dataclasses.replace(scan_of(97, 130, "444", 4, None), jpeg=memoryview(b""))
+    scan = dataclasses.replace(scan_of(97, 130, "444", 4), jpeg=memoryview(b""))
     pipeline = Pipeline.from_ops([Decode(max_pixels=1000), RandomResizedCrop(8)])
     with pytest.raises(BadSample, match="max_pixels") as bad:
         rows_of(scan, [pipeline], SampleKey(0, 0, 0))
@@ -192,7 +194,7 @@ def test_an_image_over_the_pixel_limit_is_not_touched() -> None:
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_damaged_scan_gives_rows_or_a_bad_sample(data: st.DataObject) -> None:
-    scan = scan_of(64, 97, "420", 4, None)
+    scan = scan_of(64, 97, "420", 4)
     jpeg = bytearray(scan.jpeg)
     for _ in range(data.draw(st.integers(1, 20))):
         jpeg[data.draw(st.integers(0, len(jpeg) - 1))] = data.draw(st.integers(0, 255))

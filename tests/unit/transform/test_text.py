@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from prepserver.opfile import BadFile
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label, Text, Tokens
 from prepserver.pipeline.ops import MaskTokens, PadTokens, RandomCrop, Tokenize, Truncate
@@ -17,7 +18,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.spec import FILE
 from prepserver.source import OutsideRootsError, Roots, SourceError, opfiles
-from prepserver.transform import BadFile, BadSample, SampleKey, make_rows, row_makers
+from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from tests.support.texts import tokenizer
 from tests.support.tiny_images import jpeg
 

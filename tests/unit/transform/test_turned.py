@@ -80,11 +80,11 @@ def sample(kind: str, orientation: int, height: int, width: int) -> bytes | Inde
     tags[0x0112] = orientation
     image = image.convert("L") if kind == "grey" else image
     data = saved(image, "PNG" if kind == "png" else "JPEG", exif=tags, **KINDS[kind])
-    return indexed(data, jpegtran=None) if kind == "indexed" else data  # the same pixels with jpegtran and without
+    return indexed(data) if kind == "indexed" else data
 
 
 def row_of(data: bytes | IndexedScan, maker: RowMaker, key: SampleKey) -> Pixels:
-    row = np.full(maker.row.shape, 99, maker.row.dtype)
+    row = np.full(maker.fields[0].shape, 99, maker.fields[0].dtype)
     make_rows(data, key, [(maker, row)])
     return row
 
@@ -113,7 +113,7 @@ def by_the_whole(data: bytes | IndexedScan, maker: RowMaker, key: SampleKey) -> 
     whole = encoded.clean(Box(0, 0, encoded.height, encoded.width), scale)
     if whole is None:
         whole, scale = encoded.tolerant(), 1
-    row = np.empty(maker.row.shape, maker.row.dtype)
+    row = np.empty(maker.fields[0].shape, maker.fields[0].dtype)
     maker.render(plan, np.ascontiguousarray(plan.part.over(scale).of(turned(whole, orientation))), row)
     return row
 
@@ -143,7 +143,7 @@ def test_rows_that_share_a_turned_sample_are_those_made_alone(
     data, key = sample(kind, orientation, *size), SampleKey(1, 2, index)
     upright = [RowMaker(Pipeline.from_ops(PIPELINES[name])) for name in pipelines]
     makers = [*upright, RowMaker(Pipeline.from_ops([Decode(exif_orientation=False), *PIPELINES[pipelines[0]]]))]
-    rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
+    rows = [np.full(maker.fields[0].shape, 99, maker.fields[0].dtype) for maker in makers]
     make_rows(data, key, list(zip(makers, rows, strict=True)))
     for maker, row in zip(makers, rows, strict=True):
         assert np.array_equal(row, by_the_whole(data, maker, key))

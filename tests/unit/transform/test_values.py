@@ -32,7 +32,7 @@ LUMA = np.array([0.2989, 0.587, 0.114])
 
 def row_of(image: Pixels, *ops: Op, index: int = 3) -> Any:
     maker = RowMaker(Pipeline.from_ops([CenterCrop(image.shape[:2]), *ops]))
-    out = np.full(maker.row.shape, 77, maker.row.dtype)
+    out = np.full(maker.fields[0].shape, 77, maker.fields[0].dtype)
     before = image.copy()
     height, width, _ = image.shape
     plan = maker.plan(height, width, SampleKey(0, 0, index))

@@ -18,7 +18,7 @@ from PIL import Image
 
 from prepserver.pipeline.ops import CenterCrop, Decode, Op, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.protocol.packed import Head, IndexedScan, indexed_record, read_record
+from prepserver.protocol.packed import Head, IndexedScan, pack_record, read_record
 from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.transform.native import kernels
 from prepserver.transform.segments import is_true
@@ -93,7 +93,7 @@ def packed(kind: str, segment_mcus: int) -> IndexedScan:
 def with_checksums(head: Head, lengths: npt.NDArray[np.int64], image: bytes) -> IndexedScan:
     """Return the sample of a record that says this, as a reader that compares its checksums has it."""
     head = dataclasses.replace(head, image_bytes=len(image), segments=len(lengths), image_crc=zlib.crc32(image))
-    return IndexedScan(*read_record(indexed_record(head, lengths.astype("<u2").tobytes(), image)))
+    return IndexedScan(*read_record(pack_record(head, lengths.astype("<u2").tobytes(), image)))
 
 
 @st.composite
@@ -141,7 +141,7 @@ def lying(draw: st.DrawFn) -> IndexedScan:
 def rows_of(data: bytes | IndexedScan, key: SampleKey, numbers: Sequence[int]) -> list[bytes | None]:
     """Make the rows of these pipelines together; None for one that was not made."""
     makers = [RowMaker(Pipeline.from_ops(_PIPELINES[number])) for number in numbers]
-    rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
+    rows = [np.full(maker.fields[0].shape, 99, maker.fields[0].dtype) for maker in makers]
     bad: set[int] = set()
     try:
         make_rows(data, key, list(zip(makers, rows, strict=True)))

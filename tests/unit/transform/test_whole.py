@@ -64,7 +64,7 @@ def whole(ops: list[Any], view: int = 0) -> WholeCrop:
 def by_steps(ops: list[Any], data: bytes | IndexedScan, key: SampleKey, view: int = 0) -> bytes:
     maker = RowMaker(Pipeline.from_ops(ops, views=view + 1), view)
     maker.whole = None
-    row = np.full(maker.row.shape, 99, maker.row.dtype)
+    row = np.full(maker.fields[0].shape, 99, maker.fields[0].dtype)
     make_rows(data, key, [(maker, row)])
     return row.tobytes()
 

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from prepserver.tune.points import FED, Point, choice, choose, every, ladder, rates_of, search, with_part
+from prepserver.tune.points import FED, Point, cheapest, every, ladder, rates_of, recommended, search, with_part
 
 FORMS = [("", False), ("encoded", False), ("decoded", False), ("", True)]
 PREFETCHES = [0, 128]
@@ -44,7 +44,7 @@ def test_the_choice_is_near_the_best_of_all_combinations(
 
     found = walked(search, rate, most, FORMS, PREFETCHES, wanted)
     best = max(rate(Point(n, ahead, *form)) for n in ladder(most) for ahead in PREFETCHES for form in FORMS)
-    assert rate(choice(found, wanted)) >= FED * best
+    assert rate(recommended(found, wanted)) >= FED * best
     assert len({*found}) <= 2 * len(ladder(most)) + 12
 
 
@@ -97,7 +97,7 @@ def test_noise_and_drift_seldom_mislead(
         best = max(rate(Point(n, ahead, *form)) for n in ladder(2) for ahead in PREFETCHES for form in FORMS)
         machine = Machine(seed, noise, drift, wave, disturbed)
         found = walked(steps, partial(machine.measured, rate), 2, FORMS, PREFETCHES, math.inf)
-        missed += rate(choice(found, math.inf)) < 0.945 * best
+        missed += rate(recommended(found, math.inf)) < 0.945 * best
         turns.append(machine.turns)
     assert missed <= 5
     if steps is search:
@@ -106,8 +106,8 @@ def test_noise_and_drift_seldom_mislead(
 
 def test_what_was_lucky_once_is_not_chosen() -> None:
     lucky, steady = Point(1), Point(2)
-    assert choice([(lucky, 110.0), (steady, 100.0), (steady, 98.0)], math.inf) == steady
-    assert choice([(lucky, 110.0), (steady, 100.0)], math.inf) == lucky
+    assert recommended([(lucky, 110.0), (steady, 100.0), (steady, 98.0)], math.inf) == steady
+    assert recommended([(lucky, 110.0), (steady, 100.0)], math.inf) == lucky
 
 
 def test_a_slow_time_is_told_from_a_slow_point() -> None:
@@ -130,14 +130,14 @@ def test_what_cannot_be_measured_is_tried_once() -> None:
 
     found = walked(search, rate, 1, FORMS, [0], math.inf)
     assert len([point for point in asked if point.cache == "decoded"]) == 1
-    assert choice(found, math.inf) == Point(1)
+    assert recommended(found, math.inf) == Point(1)
     assert len(walked(search, lambda _: 0.0, 2, FORMS, [0], math.inf)) < 10
 
 
 def test_no_more_is_tried_once_the_loop_is_fed() -> None:
     found = walked(search, lambda point: min(500.0, 200.0 * point.workers), 16, FORMS, PREFETCHES, 500.0)
     assert [point for point, _ in found] == [Point(1), Point(2), Point(3), Point(3)]
-    assert choice(found, 500.0) == Point(3)
+    assert recommended(found, 500.0) == Point(3)
 
 
 def test_the_nearest_points_take_turns() -> None:
@@ -155,20 +155,20 @@ def test_another_form_may_need_fewer_workers() -> None:
     def rate(point: Point) -> float:
         return 1200.0 - 100 * point.workers if point.cache == "decoded" else 100.0 * point.workers
 
-    assert choice(walked(search, rate, 4, FORMS, [0], math.inf), math.inf) == Point(1, cache="decoded")
+    assert recommended(walked(search, rate, 4, FORMS, [0], math.inf), math.inf) == Point(1, cache="decoded")
 
 
 def test_more_workers_can_be_slower() -> None:
     found = walked(search, lambda p: 100.0 * min(p.workers, 8 - p.workers), 16, FORMS[:1], [0], math.inf)
     assert sorted({point.workers for point, _ in found}) == [1, 2, 3, 4, 6, 8]
-    assert choice(found, math.inf) == Point(4)
+    assert recommended(found, math.inf) == Point(4)
 
 
 def test_of_two_that_are_as_fast_the_cheaper_is_chosen() -> None:
     plain, cached, packed = Point(4), Point(2, cache="encoded"), Point(1, packed=True)
-    assert choose({packed: 100.0, cached: 99.0, plain: 98.0}, math.inf) == plain
-    assert choose({packed: 100.0, cached: 90.0, plain: 80.0}, math.inf) == packed
-    assert choose({packed: 100.0, cached: 90.0, plain: 80.0}, 84.0) == plain
+    assert cheapest({packed: 100.0, cached: 99.0, plain: 98.0}, math.inf) == plain
+    assert cheapest({packed: 100.0, cached: 90.0, plain: 80.0}, math.inf) == packed
+    assert cheapest({packed: 100.0, cached: 90.0, plain: 80.0}, 84.0) == plain
     assert str(Point(1, 64, "decoded", True)) == "1 worker, prefetch 64, decoded cache, packed"
 
 

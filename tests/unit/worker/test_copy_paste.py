@@ -21,8 +21,8 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.source import Record
 from prepserver.transform import SampleKey
-from prepserver.transform.draw import Draws
 from prepserver.transform.mixing import mixers
+from prepserver.transform.stage import Draws
 from tests.support.scenes import SEED, Scenes, encoded, rows_of, same
 
 COLUMNS: dict[str, Kind] = {

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prepserver.opfile import BadFile
 from prepserver.order import NO_SAMPLE, make_order
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Decode, RandomCrop, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Record, SampleError, Source
-from prepserver.transform import DECODING, BadFile, BadSample, Plan, RowMaker, SampleKey
+from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
 from prepserver.transform.objects import Objects
 from prepserver.worker.fill import REPLACEMENTS, LaneError, describe, fill
 from prepserver.worker.streams import Stream, Target
@@ -212,7 +213,7 @@ def test_where_one_view_fails_all_are_those_of_the_replacement(refusing: int) ->
 def test_a_row_without_a_sample_has_no_view_of_one() -> None:
     lane = Lane(tiny_pipeline(views=3), 4)
     for field in lane.layout.dense:
-        lane.ring.array(field.name)[...] = 7
+        lane.ring.run(field.name, 0, 4)[...] = 7
     fill(stream_of(Memory(1, bad_at(0))), [lane.target], 0, 1, nothing)
     assert lane.rows(0, 1) == [(bytes(3 * 16 * 16 * 3), -1, -1)]
 

@@ -163,7 +163,7 @@ def test_what_arrives_in_the_middle_of_a_chunk_keeps_its_order(daemon: Daemon) -
     daemon.ours.send(b"garbage")
     status, answers = daemon.run()
     assert [[row[1] for row in a.bad] for a in answers] == [[], [2]]
-    assert status == loop.EXIT_BUG
+    assert status == os.EX_SOFTWARE
 
 
 def test_a_source_that_vanished_fails_its_tasks_and_no_others(daemon: Daemon) -> None:
@@ -234,16 +234,16 @@ def test_a_dropped_lane_leaves_nothing_mapped(daemon: Daemon) -> None:
 @pytest.mark.parametrize("message", [Fill(0, 9, [], 0, 1), DropLane(9), DropStream(9), Quarantine(9, [])])
 def test_a_name_that_was_never_given_ends_the_worker(daemon: Daemon, message: Any) -> None:
     daemon.say(message)
-    assert daemon.run() == (loop.EXIT_BUG, [])
+    assert daemon.run() == (os.EX_SOFTWARE, [])
 
 
 def test_garbage_ends_the_worker(daemon: Daemon) -> None:
     daemon.ours.send(b"garbage")
-    assert daemon.run() == (loop.EXIT_BUG, [])
+    assert daemon.run() == (os.EX_SOFTWARE, [])
 
 
 def test_an_end_of_file_ends_the_worker_in_peace(daemon: Daemon) -> None:
-    assert daemon.run() == (loop.EXIT_DONE, [])
+    assert daemon.run() == (os.EX_OK, [])
 
 
 def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

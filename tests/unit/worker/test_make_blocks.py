@@ -20,8 +20,8 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.record import images
 from prepserver.source import Record, SampleError, Source
-from prepserver.transform.draw import Draws
 from prepserver.transform.ops import stage_of
+from prepserver.transform.stage import Draws
 from prepserver.worker.fill import fill
 from prepserver.worker.streams import Stream
 from tests.support import texts

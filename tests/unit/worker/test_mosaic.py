@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from prepserver.pipeline.ops import (
     ToDtype,
 )
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.source.container import BrokenContainerError
 from prepserver.transform import DECODING, SampleKey
 from prepserver.transform.mixing import mixers
 from prepserver.worker.fill import fill
@@ -134,6 +136,20 @@ def test_a_bad_partner_is_passed_over_and_named_at_its_own_place() -> None:
         for name in ("image", "classes", "boxes", "labels", "index"):
             assert np.array_equal(rows[name][others], wanted[name][others])
         assert rows["index"][2] == 3  # the replacement, with its own partners
+
+
+def test_a_damaged_listing_gives_no_partner_another_sample() -> None:
+    class Damaged(Scenes):
+        def read(self, index: int) -> dict[str, Any]:
+            if index == 2:
+                raise BrokenContainerError(Path("/x.idx"), "damaged")
+            return super().read(index)
+
+    made = pipeline(Mosaic(24))
+    row = next(row for row in range(6) if row != 2 and 2 in partners(made, row, 6))
+    with pytest.raises(BrokenContainerError, match=r"x\.idx") as caught:
+        fill(Damaged(SCENES).stream(), [Target.of(made, Arrays(made, 6))], row, 1, nothing)
+    assert caught.value.__notes__ == [f"met at sample {row}"]
 
 
 def test_without_any_good_partner_the_row_is_bad() -> None:

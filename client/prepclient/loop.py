@@ -1,0 +1,200 @@
+"""The training loop, step by step: the iterator that it holds, what its time went into, and what limits it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from prepclient.attachment import Attachment
+from prepclient.errors import BadSampleError
+from prepclient.form import Convert, Form
+from prepclient.headspace import Headspace
+from prepclient.session import Handed, Session, Totals
+from prepclient.timeline import Timeline
+from prepclient.timing import Parts, render, spoken
+from prepclient.turns import Turn
+
+if TYPE_CHECKING:
+    from prepclient.client import PrepClient
+
+log = logging.getLogger("prepclient")
+
+_JUDGE_AFTER_NS = 2_500_000_000  # earlier too little is known, and epochs may be very short
+
+
+class Epoch:
+    """Iterates over the rest of one epoch, until the client has handed out `ends_at` batches in total.
+
+    `number` is this iterator's: only the client's latest one works.
+    """
+
+    def __init__(self, client: PrepClient, number: int, ends_at: int) -> None:
+        self._client = client
+        self._loop, self._attachment = client._loop, client._attachment
+        self._number = number
+        self._ends_at = ends_at
+        self._ended = False
+
+    def __del__(self) -> None:
+        """The loop dropped it, perhaps early: `len` of the client is the next epoch's from here on."""
+        if self._client._iterators == self._number:
+            self._loop.headspace.end_epoch()
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __len__(self) -> int:
+        """Remaining batches."""
+        return 0 if self._ended else self._of_stream + self._loop.headspace.left
+
+    @property
+    def _of_stream(self) -> int:
+        return max(0, self._ends_at - self._attachment.totals.batches)
+
+    def __next__(self) -> Any:
+        """The next batch.
+
+        Raises:
+            StopIteration: The epoch has ended.
+            RuntimeError: The client was iterated or moved since.
+            BadSampleError: Replaces a batch, which counts as handed out.
+            PrepClientError: There is no batch; the next call tries again.
+        """
+        turn = Turn()
+        try:
+            self._client._take(turn)
+            if self._ended:
+                raise StopIteration
+            if self._client._iterators != self._number:
+                raise RuntimeError(
+                    "this iterator is of an earlier epoch: its PrepClient was iterated, closed or moved since. Loops "
+                    "that run at the same time each need their own PrepClient; they share the daemon's work"
+                )
+            replay = self._loop.replay()
+            if replay is not None:
+                turn.is_over = True; return replay  # noqa: E702  # fmt: skip
+            if self._of_stream == 0:
+                self._ended = True  # for good, even if the client moves back
+                self._loop.end_epoch()
+                raise StopIteration
+            batch, session, handed = self._loop.step()
+            # ORDER: statements that share a line must not be separated and must not call anything, because signal
+            # handlers run after calls.
+            if isinstance(batch, BadSampleError):  # consumed: the next call gives the batch after it
+                try:
+                    session.handed = handed; raise batch  # noqa: E702  # fmt: skip
+                finally:
+                    del batch  # its traceback holds this frame
+            session.handed = handed; turn.is_over = True; return batch  # noqa: E702  # fmt: skip
+        except BaseException:
+            turn.is_over = True; raise  # noqa: E702  # fmt: skip
+
+
+class Loop:
+    """A client's training loop over all its epochs."""
+
+    def __init__(self, attachment: Attachment, form: Form, convert: Convert, headspace: Headspace) -> None:
+        self._attachment = attachment
+        self._form = form
+        self._convert = convert
+        self.headspace = headspace
+        self._timeline: Timeline | None = None
+        self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
+        self._first_ns = 0  # when the loop asked for its first batch
+        self._left_ns = 0  # when it got its last one; 0 between epochs
+
+    @property
+    def totals(self) -> Totals:
+        """What the loop has received in total."""
+        return self._attachment.totals
+
+    def begin_epoch(self, session: Session) -> int:
+        """An epoch begins; returns how many batches will have been handed out in total when it ends."""
+        self._left_ns = 0
+        ends_at = self.totals.batches + session.batches_left
+        self.headspace.begin_epoch(self.totals, ends_at)
+        return ends_at
+
+    def step(self) -> tuple[Any, Session, Handed]:
+        """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
+        asked_ns, left_ns = time.monotonic_ns(), self._left_ns
+        if not self._first_ns:
+            self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
+        step = self._attachment.step()
+        session = self._attachment.session
+        assert session is not None
+        was, rows = session.handed.totals, step.batch.stop - step.batch.start
+        own_ns = max(0, step.own_ns + (asked_ns - left_ns if left_ns else 0))
+        totals = Totals(
+            was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns,
+            was.copy_ns + step.copy_ns, was.own_ns + own_ns,
+        )  # fmt: skip
+        batch = self._form(step)
+        if not isinstance(batch, BadSampleError):
+            self.headspace.saw(batch, was, totals)  # tensors, which it can copy
+            batch = self._convert(batch)
+        self._left_ns = time.monotonic_ns()
+        if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
+            self.end_timeline()
+        return batch, session, Handed(step.line, totals)
+
+    def replay(self) -> Any:
+        """A batch that the loop had before, to measure the loop without the loader; None if the stream goes on."""
+        batch = self.headspace.replay(self._attachment.totals)
+        if batch is None:
+            return None
+        self._left_ns = 0  # between replays there is no time of the stream
+        return self._convert(batch)
+
+    def end_epoch(self) -> None:
+        """`len` counts replays no longer; and the log says once what limits this job, as soon as that is known."""
+        self.headspace.end_epoch()
+        now_ns = time.monotonic_ns()
+        if self._judge_ns is None or now_ns < self._judge_ns:
+            return
+        verdict = self._about_job().get("verdict")
+        if verdict is None or verdict["kind"] == "not enough data":
+            self._judge_ns = now_ns + _JUDGE_AFTER_NS
+            return
+        self._judge_ns = None
+        log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
+
+    def stats(self) -> dict[str, Any]:
+        """See `PrepClient.stats`."""
+        totals, parts, said = self.totals, self._parts(), self._about_job()
+        return {
+            "batches": totals.batches,
+            "images": totals.images,
+            "bad_samples": totals.bad,
+            "wait_s": parts.loading,
+            "copy_s": parts.copying,
+            "own_s": parts.computing,
+            "rest_s": parts.rest,
+            "epoch": self._attachment.epoch,
+            "start": self._attachment.began,
+            "sharing_factor": said.get("sharing_factor"),
+            "verdict": said.get("verdict"),
+            "headspace": self.headspace.found,
+        }
+
+    def table(self) -> str:
+        """See `PrepClient.stats`."""
+        return render(self.totals, self._parts(), self._about_job().get("verdict"))
+
+    def begin_timeline(self, timeline: Timeline) -> None:
+        """Records the next steps."""
+        self._timeline = timeline
+
+    def end_timeline(self) -> None:
+        """Writes the steps that were recorded."""
+        timeline, self._timeline = self._timeline, None
+        if timeline is not None and self._attachment.feed is not None:
+            timeline.write(self._about_job)
+
+    def _parts(self) -> Parts:
+        return Parts.of(self.totals, time.monotonic_ns() - self._first_ns if self._first_ns else 0)
+
+    def _about_job(self, since_ns: int | None = None) -> dict[str, Any]:
+        feed = self._attachment.feed
+        return feed.about_job(self.totals, since_ns) if feed is not None else {}

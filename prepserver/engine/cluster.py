@@ -1,0 +1,50 @@
+"""The way into a Ray cluster, which only processes that are there for it may import Ray for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import prepserver
+from prepserver import plugins
+
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+
+
+def connect(address: str) -> Any:
+    """Connects to a cluster, and has Ray copy this package to its other machines; returns the module `ray`.
+
+    Args:
+        address: See `prepserver.config.Settings.ray_address`.
+    """
+    # Packages keep what .gitignore names, such as the compiled kernels of a checkout.
+    os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
+    import ray
+
+    ray.init(
+        address=address, log_to_driver=False, logging_level=logging.WARNING,
+        runtime_env={"py_modules": _modules(), "env_vars": _ENVIRONMENT, "excludes": ["__pycache__"]},
+    )  # fmt: skip
+    return ray
+
+
+def _modules() -> list[str]:
+    """This package, and those modules of plug-ins that are not installed: what Ray copies to the other machines."""
+    found = {str(Path(prepserver.__file__).parent)}
+    for each in plugins.loaded():
+        module: ModuleType | None = sys.modules.get(getattr(each.value, "__module__", "").partition(".")[0])
+        file = getattr(module, "__file__", None)
+        if file is not None and not {"site-packages", "dist-packages"} & set(Path(file).parts):
+            found.add(str(Path(file).parent if Path(file).name == "__init__.py" else file))
+    return sorted(found)
+
+
+def address_here() -> str:
+    """The address of this machine in the cluster; in an actor only."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())

@@ -1,0 +1,183 @@
+"""The connection between the bridge and an actor: messages both ways, and rows that go from there into the rings.
+
+A message is its length in four bytes, and then what `prepserver.protocol.codec` makes of it. After a `Filled` come the
+rows of its task, lane by lane and field by field: both ends know how many bytes these are. A row is copied into the
+kernel of one machine and out of the kernel of the other, and nowhere else.
+
+The actor listens, so that the GPU machine opens no port. Whoever connects shows a token first, which the bridge has
+from the actor through Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
+from prepserver.protocol.schema import ProtocolError
+
+_LENGTH = struct.Struct("<I")
+_TOKEN_BYTES = 32
+_CONNECT_S = 10.0
+_TOKEN_S = 5.0
+_COME_S = 60.0  # the bridge connects at once, or not at all
+_PROBE_S, _DEAD_S = 5, 20  # Ray itself takes about 15 s to find that a machine is gone
+
+Address = tuple[str, int]
+
+IN_RAY = ""
+"""In an `AddStream`, in place of the path of the index file: the listing comes through Ray."""
+
+
+class LineClosed(ConnectionError):
+    """The other end is gone, or its machine."""
+
+
+class Listener:
+    """Where the bridge connects to.
+
+    Args:
+        host: The address of this machine in the cluster.
+
+    Attributes:
+        address: Host and port.
+        token: What shows that somebody is the bridge.
+    """
+
+    def __init__(self, host: str) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._sock = socket.create_server((host, 0), family=family)
+        self.address: Address = self._sock.getsockname()[:2]
+        self.token = secrets.token_bytes(_TOKEN_BYTES)
+
+    def accept(self) -> Line:
+        """Waits for the bridge, and listens no longer; raises `TimeoutError` if it does not come."""
+        with contextlib.closing(self._sock):
+            until_s = time.monotonic() + _COME_S
+            while True:
+                self._sock.settimeout(_left_s(until_s))
+                sock, _ = self._sock.accept()
+                if hmac.compare_digest(_shown(sock), self.token):
+                    return Line(sock)
+                sock.close()
+
+
+class Line:
+    """One end of a connection. One thread may send while another receives.
+
+    Args:
+        sock: Belongs to this object from now on.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+
+    @classmethod
+    def to(cls, address: Address, token: bytes) -> Line:
+        """Connects to a `Listener`; raises `OSError` if that fails."""
+        sock = socket.create_connection(address, _CONNECT_S)
+        try:
+            # A machine without power says nothing: the kernel asks it, and gives up.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_S * 1000)
+            sock.sendall(token)
+        except OSError:
+            sock.close()
+            raise
+        return cls(sock)
+
+    def fileno(self) -> int:
+        """Descriptor of the socket, for poll."""
+        return self._sock.fileno()
+
+    def send(self, message: Any, rows: Iterable[npt.NDArray[Any]] = ()) -> None:
+        """Sends a message and the rows that belong to it; raises `LineClosed`."""
+        data = encode(message)
+        self._send(_LENGTH.pack(len(data)) + data)
+        for each in rows:
+            self.send_rows(each)
+
+    def send_rows(self, rows: npt.NDArray[Any]) -> None:
+        """Sends the bytes of an array, C-contiguous; raises `LineClosed`."""
+        self._send(_bytes(rows))
+
+    def _send(self, data: bytes | memoryview) -> None:
+        try:
+            self._sock.sendall(data)
+        except OSError as e:
+            raise LineClosed(str(e)) from e
+
+    def receive(self, allowed: Mapping[str, type]) -> Any:
+        """The next message.
+
+        Raises:
+            LineClosed: There will be none.
+            ProtocolError: Not one of `allowed`.
+        """
+        (length,) = _LENGTH.unpack(self._exactly(bytearray(_LENGTH.size)))
+        if length > MAX_MESSAGE_BYTES:
+            raise ProtocolError(f"a message of {length} bytes; the limit is {MAX_MESSAGE_BYTES}")
+        return decode(bytes(self._exactly(bytearray(length))), allowed)
+
+    def receive_rows(self, into: npt.NDArray[Any]) -> int:
+        """Receives as many bytes as `into`, C-contiguous, has; returns their number, or raises `LineClosed`."""
+        return len(self._exactly(_bytes(into)))
+
+    def _exactly(self, into: Any) -> Any:
+        view, done = memoryview(into), 0
+        while done < len(view):
+            try:
+                count = self._sock.recv_into(view[done:], flags=socket.MSG_WAITALL)
+            except OSError as e:
+                raise LineClosed(str(e)) from e
+            if not count:
+                raise LineClosed("end of file")
+            done += count
+        return into
+
+    def hang_up(self) -> None:
+        """Ends what another thread sends or waits for.
+
+        That thread would otherwise read on from whatever gets the number of a closed descriptor.
+        """
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hangs up and closes the descriptor; a second call does nothing. Not while another thread uses it."""
+        self.hang_up()
+        self._sock.close()
+
+
+def _shown(sock: socket.socket) -> bytes:
+    """What somebody who connects shows as the token."""
+    shown = bytearray()
+    until_s = time.monotonic() + _TOKEN_S
+    with contextlib.suppress(OSError):
+        while len(shown) < _TOKEN_BYTES:
+            sock.settimeout(_left_s(until_s))
+            if not (more := sock.recv(_TOKEN_BYTES - len(shown))):
+                break
+            shown += more
+    return bytes(shown)
+
+
+def _left_s(until_s: float) -> float:
+    return max(0.001, until_s - time.monotonic())  # 0 would mean something else
+
+
+def _bytes(rows: npt.NDArray[Any]) -> memoryview:
+    return rows.reshape(-1).view(np.uint8).data
