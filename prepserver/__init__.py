@@ -4,4 +4,4 @@ Workers read, decode and augment samples straight into rows of shared memory; tr
 rows as torch tensors. See ARCHITECTURE.md for the life of a batch.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Never, overload
@@ -19,7 +18,6 @@ from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, flag, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler
-from prepclient.deprecated import moved
 from prepclient.engine import check_device
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.feed import Feed, Service, Start
@@ -192,9 +190,6 @@ class PrepClient(Turns):
         **loader_arguments: Never,
     ) -> None:
         super().__init__()
-        sharding, joining, old = moved(loader_arguments, sharding, joining)
-        if old:
-            warnings.warn(old, DeprecationWarning, stacklevel=2)
         refuse_loader_arguments(loader_arguments)
         if not isinstance(joining, Joining | None):
             raise SpecError("joining", joining, "Joining(...), or None for the defaults")
