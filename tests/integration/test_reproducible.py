@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -19,11 +19,15 @@ SAMPLES = 16384 + 6  # two blocks
 SOURCE = SyntheticImages(SAMPLES, 8, seed=1)
 
 
-def client(server: Server | None, job: str, **options: Any) -> PrepClient:
+def client(
+    server: Server | None, job: str, start: Literal["any", "first"] | int | None = None, **options: Any
+) -> PrepClient:
+    """However slow the pool is, it waits for the running job's next block rather than take a stream of its own."""
     where: dict[str, Any] = {"inline": True} if server is None else {"runtime_dir": server.runtime_dir}
     return PrepClient(
-        SOURCE, [RandomResizedCrop(8)], fields="dict", shuffle=True, seed=6, batch_size=64, job=job, **where, **options
-    )
+        SOURCE, [RandomResizedCrop(8)], fields="dict", shuffle=True, seed=6, batch_size=64, job=job,
+        joining=Joining(start=start, wait_s=600.0), timeout_s=1800.0, **where, **options,
+    )  # fmt: skip
 
 
 def first_rows(train: PrepClient, batches: int = 2) -> Rows:
@@ -54,16 +58,16 @@ def test_a_run_begins_wherever_it_can_join(server: Server, running: PrepClient, 
         assert start == late.state_dict()["start"] > 0
         assert f"start={start}) asks for that again" in caplog.text
     with (
-        client(server, "again", joining=Joining(start=start)) as again,
-        client(None, "alone", joining=Joining(start=start)) as alone,
+        client(server, "again", start=start) as again,
+        client(None, "alone", start=start) as alone,
     ):
         assert first_rows(again) == first_rows(alone) == rows
 
 
 def test_a_run_can_always_begin_at_the_first_position(server: Server, running: PrepClient) -> None:
-    with client(None, "alone") as alone, client(server, "late", joining=Joining(start="first")) as late:
+    with client(None, "alone") as alone, client(server, "late", start="first") as late:
         assert first_rows(late) == first_rows(alone)
-        with client(server, "with it", joining=Joining(start="first")) as other:
+        with client(server, "with it", start="first") as other:
             late.set_epoch(1)
             other.set_epoch(1)
             assert len(late) == len(other)  # both attach
@@ -76,7 +80,7 @@ def test_a_run_can_always_begin_at_the_first_position(server: Server, running: P
 def test_deterministic_algorithms_begin_at_the_first_position(
     server: Server, running: PrepClient, deterministic: None
 ) -> None:
-    with client(server, "late") as late, client(server, "any", joining=Joining(start="any")) as joined:
+    with client(server, "late") as late, client(server, "any", start="any") as joined:
         first_rows(late)
         first_rows(joined)
         assert late.stats()["start"] == 0 != joined.stats()["start"]
@@ -84,20 +88,20 @@ def test_deterministic_algorithms_begin_at_the_first_position(
 
 def test_a_start_that_no_epoch_has_is_refused(server: Server) -> None:
     with (
-        client(server, "before", joining=Joining(start=-1)) as train,
+        client(server, "before", start=-1) as train,
         pytest.raises(InvalidSpec, match="before position 0") as e,
     ):
         first_rows(train)
     assert e.value.field == "start"
     with (
-        client(server, "between", joining=Joining(start=17)) as train,
+        client(server, "between", start=17) as train,
         pytest.raises(InvalidSpec, match="no epoch begins there") as e,
     ):
         first_rows(train)
     assert e.value.field == "start"
     sharded = {"sharding": Sharding(num_shards=2, shard_index=0)}
     with (
-        client(server, "shard", joining=Joining(start=64), **sharded) as train,
+        client(server, "shard", start=64, **sharded) as train,
         pytest.raises(InvalidSpec, match="start = 64"),
     ):
         first_rows(train)
