@@ -80,6 +80,8 @@ class _Numbers(Values):
 
 def values_of(column: str, kind: Kind, array: Any) -> Values:
     """Return the values of a column, as numbers of one shape if they are such."""
+    if hasattr(array, "storage"):
+        array = _lists(array)
     shape = kind.shape if isinstance(kind, Array) else ()
     if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
         return Values(column, kind, array)
@@ -105,3 +107,13 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         good &= values >= 0
     values = values.reshape(len(array), *shape)
     return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
+
+
+def _lists(tensors: Any) -> Any:
+    """Return a column of Arrow's own tensors as lists in lists, as all others are stored."""
+    stored, (first, *inner) = tensors.storage, tensors.type.shape
+    size, make = stored.type.list_size, type(stored).from_arrays
+    values = stored.values.slice(stored.offset * size, len(stored) * size)
+    for side in reversed(inner):
+        values = make(values, side)
+    return make(values, first, mask=stored.is_null())

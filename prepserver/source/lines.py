@@ -22,7 +22,7 @@ from prepserver.pipeline.record import label_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import GzippedShards, check_installed
-from prepserver.source.ranges import FilesReader, Sections
+from prepserver.source.ranges import FilesReader, Sections, refuse_compressed
 from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Source
 from prepserver.source.shards import open_shards
@@ -57,9 +57,10 @@ def list_lines(path: str, file: File, found: Callable[..., None], quotes: bool =
     With `quotes`, a line end inside double quotes ends no sample. With `header`, the first record names the columns.
 
     Raises:
-        SourceError: A quote stays open.
+        SourceError: A quote stays open, or the file is compressed.
         OSError: It cannot be read.
     """
+    refuse_compressed(path, file.read(16, 0))
     begins, numbers = _begins(path, file, quotes, header, found)
     first = b""
     if header and len(begins):

@@ -76,6 +76,11 @@ def _fits(kind: Kind, found: Any) -> bool:
         return str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
     if isinstance(kind, Image | Mask | Bytes):
         return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
+    if str(found).startswith("extension<arrow.fixed_shape_tensor"):
+        order = found.permutation or []
+        if not isinstance(kind, Array) or kind.shape not in (None, tuple(found.shape)) or order != sorted(order):
+            return False
+        found = found.storage_type
     if isinstance(kind, Array | Tokens):
         if not hasattr(found, "value_type") or str(found).startswith("dictionary"):
             return False

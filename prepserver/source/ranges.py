@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +33,20 @@ from prepserver.source.storage import File, open_file
 MISSING = (1 << 64) - 1
 """Instead of an offset: the sample has no such column."""
 
+_COMPRESSED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ)")
+
 _AT_ONCE = 8
 """Files that are listed in parallel."""
 
 Sections = dict[str, memoryview]
 
 T = TypeVar("T")
+
+
+def refuse_compressed(path: str, begin: bytes) -> None:
+    """Raise `SourceError` if a file begins as one that is compressed: nothing in its middle could be read."""
+    if found := _COMPRESSED.match(begin):
+        raise SourceError(f"{path} is compressed ({found.lastgroup}), so no sample can be read alone: unpack it once")
 
 
 class FilesReader(ScanningReader, Generic[T]):
@@ -197,7 +206,7 @@ class RangesReader(FilesReader[Listed]):
             more[0].extend(itertools.repeat(number, len(listed.keys)))
             for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
                 column.extend(found)
-        if not len(table):
+        if not any(offset != MISSING for each in files for offsets, _ in each.places for offset in offsets):
             wanted = " or ".join(f"{column} = {getattr(self.spec, column)!r}" for column in self.columns)
             raise SourceError(f"{self.spec.place} holds no samples with {wanted}")
         return table.contents(self.classes(), more=more)

@@ -57,7 +57,9 @@ class _Column:
     def check(self, kind: Kind) -> None:
         """Raise `BadArrayError` if the array is not what the spec says of the column."""
         shape, dtype = kind.stored()
-        is_label = isinstance(kind, Label | Tokens) and "int" in self.dtype and self.dtype != "uint64"
+        is_label = "int" in self.dtype and (
+            isinstance(kind, Label) or (isinstance(kind, Tokens) and self.dtype != "uint64")
+        )
         if tuple(self.shape[1:]) != shape or not (self.dtype == dtype or is_label):
             raise BadArrayError(
                 f"holds rows of shape {tuple(self.shape[1:])} and dtype {self.dtype}, and column {self.name!r} is "
@@ -65,16 +67,17 @@ class _Column:
             )
 
     def top_label(self, file: File) -> int:
-        """Return the greatest value of a column of labels; raise `BadArrayError` if one is negative."""
+        """Return the greatest value of a column of labels; raise `BadArrayError` if one is no class number."""
         end, top = self.offset + self.shape[0] * self.row_bytes, 0
         for at in range(self.offset, end, _STEP_BYTES):
             values = np.frombuffer(file.read(min(_STEP_BYTES, end - at), at), self.dtype)
-            top = max(top, int(values.max()))
-            if (least := int(values.min())) < 0:
-                raise BadArrayError(
-                    f"holds {least}, and the labels of column {self.name!r} must be numbers from 0; declare it as "
-                    f"kinds.Scalar({self.dtype!r})"
-                )
+            for value in (int(values.min()), int(values.max())):
+                if not 0 <= value < 1 << 63:
+                    raise BadArrayError(
+                        f"holds {value}, and the labels of column {self.name!r} must be int64 numbers from 0; declare "
+                        f"it as kinds.Scalar({self.dtype!r})"
+                    )
+                top = max(top, value)
         return top
 
 

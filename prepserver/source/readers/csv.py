@@ -17,14 +17,20 @@ from prepserver.source.values import parsed
 csv.field_size_limit(MAX_ENCODED_BYTES)  # its own limit, of 128 KiB, is less than that of a line
 
 
+_QUOTING = (
+    "a cell that holds a quote or a line end must be enclosed in quotes, and quotes inside it be doubled; lines end in "
+    "LF or CR LF"
+)
+
+
 class _Records(TableSource):
     convert = staticmethod(parsed)
 
     def values(self, file: int, line: str) -> list[Any]:
         try:
             cells = _cells(line, self._spec.delimiter)
-        except csv.Error as error:
-            raise SampleError(f"the line is no CSV: {error}") from None
+        except csv.Error:
+            raise SampleError(f"the line is no CSV: {_QUOTING}") from None
         count, *places = self._cells[file]
         if len(cells) != count:
             raise SampleError(f"the line has {len(cells)} cells and the header {count}")
@@ -42,7 +48,8 @@ class CsvReader(LinesReader):
             try:
                 header = tuple(_cells(listed.header.decode().rstrip("\r\n"), spec.delimiter))
             except (UnicodeDecodeError, csv.Error) as error:
-                raise SourceError(f"{path}: the first record names the columns and cannot be read: {error}") from error
+                why = "it is no UTF-8: convert the file with iconv" if isinstance(error, UnicodeError) else _QUOTING
+                raise SourceError(f"{path}: the first record names the columns and cannot be read: {why}") from error
         wanted = [spec.names.get(column, column) for column in spec.columns]
         wrong = [name for name in wanted if header.count(name) != 1]
         if wrong:

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 from prepserver.pipeline.sources.tar import Tar
 from prepserver.source.errors import SourceError, printable
-from prepserver.source.ranges import MISSING, Listed, RangesReader
+from prepserver.source.ranges import MISSING, Listed, RangesReader, refuse_compressed
 from prepserver.source.storage import File
 
 _BLOCK = 512
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 _LONG_NAME_MOST = 1 << 16
 _PAX_RECORD = re.compile(rb"\d{1,9} (path|size)=")
 
 # Types of members.
 _REGULAR = (b"0", b"\0", b"7")
 _NAMING = (b"L", b"x")  # a GNU long name and a pax header: both describe the next member
+_ELSEWHERE = (b"1", b"2", b"S")  # hard and symbolic links, sparse files: their bytes lie in no one place after them
 _FOR_OTHERS = (b"g", b"K")
 
 
@@ -64,13 +64,20 @@ def _add(
     wanted: list[list[bytes]],
     labelled: list[bytes],
 ) -> None:
-    """Note a sample, unless it has none of the wanted files."""
+    """Note a sample, unless it has none of the wanted files and no label."""
     chosen = [next((sample[name] for name in names if name in sample), None) for names in wanted]
-    if not any(chosen):
+    label = next((sample[name] for name in labelled if name in sample), None)
+    if not any(chosen) and label is None:
         return
+    for member in (*chosen, label):
+        if member is not None and not member.is_plain:
+            raise SourceError(
+                f"{path}: file .{_shown(member.extension)} of sample {_shown(key)} is a link or a sparse file; write "
+                "the shard anew with plain files (tar -h --hard-dereference, without --sparse)"
+            )
     number = 0
     if labelled:
-        text = next((sample[name].begin for name in labelled if name in sample), None)
+        text = None if label is None else label.begin
         if text is None or not text.strip().isdigit() or int(text) >= 1 << 63:
             what = "is missing" if text is None else f"holds {_shown(text)!r}"
             has = ", ".join(f".{_shown(name)}" for name in sample)
@@ -93,10 +100,11 @@ class _Member:
     offset: int
     size: int
     begin: bytes
+    is_plain: bool
 
 
 def _members(path: str, file: File) -> Iterator[_Member]:
-    """Yield the regular files of a tar that have an extension, in order."""
+    """Yield the files and links of a tar that have an extension, in order."""
     at = 0
     given: dict[bytes, bytes] = {}  # what earlier headers say about the next file
     while (found := _header(path, file, at, given)) is not None:
@@ -109,11 +117,11 @@ def _members(path: str, file: File) -> Iterator[_Member]:
             text = file.read(length, data)
             given |= {b"path": text.rstrip(b"\0")} if kind == b"L" else dict(_pax(text))
             continue
-        if kind in _REGULAR:
+        if kind in _REGULAR or kind in _ELSEWHERE:
             folder, slash, name = given.get(b"path", _name(header)).rpartition(b"/")
             stem, _, extension = name.partition(b".")
             if extension:
-                yield _Member(folder + slash + stem, extension.lower(), data, length, begin[:length])
+                yield _Member(folder + slash + stem, extension.lower(), data, length, begin[:length], kind in _REGULAR)
         if kind not in _FOR_OTHERS:
             given.clear()
 
@@ -123,9 +131,7 @@ def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tup
     block, size = file.read(2 * _BLOCK, at), file.size
     header = block[:_BLOCK]
     if at == 0:
-        for magic, what in _COMPRESSED.items():
-            if header.startswith(magic):
-                raise SourceError(f"{path} is compressed ({what}), so no sample can be read alone: unpack it once")
+        refuse_compressed(path, header)
         if not header:
             raise SourceError(f"{path} is empty")
     if header.count(0) == len(header):

@@ -81,13 +81,14 @@ def test_rows_reach_tensors_of_their_dtype(shape: tuple[int, ...], tmp_path: Pat
         assert (found == array[np.concatenate([batch["index"].numpy() for batch in batches])]).all()
 
 
-def test_integers_with_the_name_label_are_labels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["int16", "uint64"])
+def test_integers_with_the_name_label_are_labels(dtype: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows((4,), "float32"))
-    np.save(tmp_path / "y.npy", np.arange(N, dtype="int16") % 7)
+    np.save(tmp_path / "y.npy", np.arange(N, dtype=dtype) % np.array(7, dtype))
     spec = Arrays(x=tmp_path / "x.npy", label=tmp_path / "y.npy")
     declared = Arrays(x=tmp_path / "x.npy", y=tmp_path / "y.npy", columns={"y": kinds.Label()})
     assert spec.columns["label"] == declared.columns["y"] == kinds.Label()
-    assert Arrays(x=tmp_path / "x.npy", y=tmp_path / "y.npy").columns["y"] == kinds.Scalar("int16")
+    assert Arrays(x=tmp_path / "x.npy", y=tmp_path / "y.npy").columns["y"] == kinds.Scalar(dtype)
     info = build_index(spec, tmp_path / "cache")
     assert (info.n, info.num_classes) == (N, 7)
     source = opened(declared, tmp_path)
@@ -222,12 +223,14 @@ def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", rows((), "int8", N - 1))
     np.save(tmp_path / "none.npy", rows((2,), "int8", 0))
     np.save(tmp_path / "less.npy", np.array([3, -1]))
+    np.save(tmp_path / "more.npy", np.array([3, 2**63], "uint64"))
     for spec, said in (
         (Arrays(x=tmp_path / "x.npy", y=tmp_path / "y.npy"), f"the same number of samples.*x {N}, y {N - 1}"),
         (Arrays(x=tmp_path / "none.npy"), "1 or more: x 0"),
         (Arrays(x=tmp_path / "x.npy", columns={"x": kinds.Array((2,))}), "dtype int8, and column 'x' is declared"),
         (Arrays(x=tmp_path / "x.npy", columns={"x": kinds.Array((3,), "int8")}), r"rows of shape \(2,\)"),
         (Arrays(label=tmp_path / "less.npy"), r"holds -1, .*from 0; declare it as kinds.Scalar\('int64'\)"),
+        (Arrays(label=tmp_path / "more.npy"), r"holds 9223372036854775808, .*it as kinds.Scalar\('uint64'\)"),
     ):
         with pytest.raises(SourceError, match=said):
             build_index(spec, tmp_path / "cache")

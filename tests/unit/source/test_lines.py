@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import os
@@ -214,7 +215,8 @@ def test_a_value_of_another_kind_is_named(change: dict[str, Any], said: str, tmp
     [
         ("1,2", "the line has 2 cells and the header 3"),
         ("1,2,3,4", "the line has 4 cells and the header 3"),
-        ('1,"2"x,3', "the line is no CSV"),
+        ('1,"2"x,3', "the line is no CSV: a cell that holds a quote"),
+        ('1,2,5" pipe\n2,3,6" pipe', "the line is no CSV: a cell that holds a quote or a line end must be enclosed"),
         ("one,2,3", "its x is 'one', and must be a number of type float32"),
         ("nan,2.0,3", "its n is '2.0', and must be the number of a class"),
     ],
@@ -236,12 +238,20 @@ def test_a_line_that_is_no_record_is_bad_alone(line: str, said: str, tmp_path: P
         ("x,x\n1,2\n", "a.csv has several columns 'x'"),
         ('x\n"1\n2\n', "the quotes of the record in line 2 stay open; double the quotes inside of cells"),
         ("x\n", "a.csv holds no lines"),
+        ("x\ry\r", "a.csv: the first record names the columns and cannot be read: .*lines end in LF or CR LF"),
     ],
 )
 def test_a_csv_that_cannot_be_used_is_named(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(SourceError, match=said):
         build_index(Csv(tmp_path / "a.csv", {"x": Scalar()}), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("form", ["gzip", "bz2", "lzma"])
+def test_compressed_files_are_refused_by_name(form: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt.z").write_bytes(importlib.import_module(form).compress(b"hello\n"))
+    with pytest.raises(SourceError, match=r"a.txt.z is compressed \((gzip|bzip2|xz)\).*unpack it once"):
+        build_index(TextLines(tmp_path / "a.txt.z"), tmp_path / "cache")
 
 
 def test_keys_lead_into_objects(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from prepserver.source.roots import ANYWHERE
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
+TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(1, 5, dtype=np.float32).reshape(2, 1, 2))
+
 
 def images(count: int, first: int = 0) -> pa.Array:
     return pa.array([{"bytes": b"image %d" % number, "path": None} for number in range(first, first + count)], IMAGE)
@@ -78,6 +80,8 @@ def test_rows_of_all_files_and_groups_are_samples(tmp_path: Path) -> None:
         (Array((2,)), pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)), [[1, 2], [3, 4]]),
         (Array((2,), "int64"), pa.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
         (Array((2, 1)), pa.array([[[1.0], [2.0]], [[3.0], [4.0]]]), [[[1], [2]], [[3], [4]]]),
+        (Array((1, 2)), TENSORS, [[[1, 2]], [[3, 4]]]),
+        (Array(), TENSORS, [[[1, 2]], [[3, 4]]]),
         (Array(), pa.array([[1.0], [1.0, 2.0]]), [[1], [1, 2]]),
         (Tokens(), pa.array([[], [1, 2]], pa.list_(pa.int32())), [[], [1, 2]]),
     ],
@@ -107,6 +111,11 @@ def test_columns_have_their_kinds(kind: Kind, values: pa.Array, expected: list[A
         (Array((2,)), pa.array([[1.0], [1.0, 2.0]]), "its x is .*, and must be numbers of type float32 in the shape"),
         (Array((2,)), pa.array([[1.0, None], [1.0, 2.0]]), "its x holds a null"),
         (Array((1,), "int64"), pa.array([None, [1]]), "its x is null"),
+        (
+            Array((1, 2)),
+            pa.ExtensionArray.from_storage(TENSORS.type, pa.array([None, [1, 2]], TENSORS.storage.type)),
+            "its x is null",
+        ),
         (Text(), pa.array([b"\xff", b"a"]).view(pa.string()), "byte 0 of its x is no UTF-8"),
     ],
     ids=str,

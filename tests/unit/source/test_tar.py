@@ -102,6 +102,25 @@ def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
     with pytest.raises(SampleError, match="has no image for it"):
         source.read(1)
     assert source.read(2) == {"image": b"c", "mask": b"m"}
+    write(tmp_path / "b.tar", {"a.cls": b"1", "b.cls": b"2", "b.jpg": b"b", "c.txt": b""})
+    source, info = opened(Tar(tmp_path / "b.tar"), tmp_path)
+    assert info.n == 2
+    with pytest.raises(SampleError, match=r"b\.tar has no image for it"):
+        source.read(0)
+    assert source.read(1) == {"image": b"b", "label": 2}
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.GNUTYPE_SPARSE])
+def test_a_link_in_place_of_a_file_is_named(kind: bytes, tmp_path: Path) -> None:
+    """Its bytes lie elsewhere: left out, it would be a sample that is silently lost."""
+    with tarfile.open(write(tmp_path / "a.tar", {"a.jpg": b"a", "a.cls": b"1", "b.cls": b"1"}), "a") as archive:
+        for name in ("b.jpg", "LINK.md"):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "a.jpg"
+            archive.addfile(member)
+    with pytest.raises(SourceError, match=r"a.tar: file .jpg of sample b is a link or a sparse file; write .*tar -h"):
+        build_index(Tar(tmp_path / "a.tar"), tmp_path / "cache")
+    assert build_index(Tar(tmp_path / "a.tar", image="cls", label=None), tmp_path / "cache").n == 2
 
 
 def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
@@ -122,7 +141,7 @@ def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
         (lambda data: b"no tar at all" * 100, "is damaged, or no tar: there is no header at byte 0 of 1300"),
         (lambda data: b"", "a.tar is empty"),
         (gzip.compress, r"a.tar is compressed \(gzip\), so no sample can be read alone: unpack it once"),
-        (lambda data: b"BZh9" + data, r"is compressed \(bzip2\)"),
+        (lambda data: b"BZh91AY&SY" + data, r"is compressed \(bzip2\)"),
         (lambda data: b"\x28\xb5\x2f\xfd" + data, r"is compressed \(zstd\)"),
         (damaged(lambda data: data.__setitem__(1030, 7)), "there is no header at byte 1024"),
         (lambda data: bytes(2048), "a.tar holds no samples with image = 'jpg;jpeg;png;webp'"),
