@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.composed import Composed
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Label
 from prepserver.pipeline.source import SourceSpec
 
 MAX_LABELS = 4096
@@ -16,6 +17,9 @@ class Filter(Composed):
     Attributes:
         source: The source.
         labels: Numbers, or names of classes; 1 to 4096 of them.
+
+    Raises:
+        SpecError: The source has no column of class numbers, as `Coco`, whose labels are those of boxes.
     """
 
     def __init__(self, source: SourceSpec, labels: Sequence[int | str]) -> None:
@@ -24,3 +28,8 @@ class Filter(Composed):
         kept = {each if isinstance(each, str) else integer("labels", each, 0, (1 << 63) - 1) for each in labels}
         self.labels = tuple(sorted(kept, key=lambda each: (isinstance(each, str), each)))
         super().__init__([source])
+        if not any(isinstance(kind, Label) for kind in self.columns.values()):
+            reason = (
+                f"has no class number for a sample to choose by, only {', '.join(self.columns)}: use Subset(file=...)"
+            )
+            raise SpecError("source", self.sources[0].place, reason)

@@ -104,7 +104,7 @@ class _Member:
 
 
 def _members(path: str, file: File) -> Iterator[_Member]:
-    """Yield the files and links of a tar that have an extension, in order."""
+    """Yield the files and links of a tar that have an extension, in order, but no hidden ones (``._a.jpg``)."""
     at = 0
     given: dict[bytes, bytes] = {}  # what earlier headers say about the next file
     while (found := _header(path, file, at, given)) is not None:
@@ -120,7 +120,7 @@ def _members(path: str, file: File) -> Iterator[_Member]:
         if kind in _REGULAR or kind in _ELSEWHERE:
             folder, slash, name = given.get(b"path", _name(header)).rpartition(b"/")
             stem, _, extension = name.partition(b".")
-            if extension:
+            if stem and extension:
                 yield _Member(folder + slash + stem, extension.lower(), data, length, begin[:length], kind in _REGULAR)
         if kind not in _FOR_OTHERS:
             given.clear()

@@ -11,6 +11,7 @@ import pytest
 from prepserver.pipeline.composed import MAX_DEPTH, MAX_SOURCES, Blocks, Composed, Pattern
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import (
+    Coco,
     Concat,
     FileList,
     Filter,
@@ -25,6 +26,7 @@ from prepserver.pipeline.sources import (
     Subset,
     SyntheticImages,
     Take,
+    Tar,
     arrangement_of,
     source_from_wire,
 )
@@ -143,6 +145,11 @@ def test_columns_that_differ_are_named() -> None:
         (lambda: Filter(A, []), "labels = "),
         (lambda: Filter(A, "cat"), "labels = 'cat': must be a list"),
         (lambda: Filter(A, [True]), "labels = True"),
+        (
+            lambda: Filter(Coco("/data/a", "/data/a.json"), [0]),
+            "/data/a.*: has no class number .* only image, boxes, lab",
+        ),
+        (lambda: Filter(Take(Tar("/data/a.tar", label=None), 5), [0]), "has no class number"),
         (lambda: Subset(A), "exactly one of the three"),
         (lambda: Subset(A, [1], 0.5), "exactly one of the three"),
         (lambda: Subset(A, []), "must be a list of indices"),

@@ -45,6 +45,7 @@ def test_samples_keep_the_order_of_shards_and_files(form: str, tmp_path: Path) -
         files: dict[str, bytes] = {}
         for key in (f"{number}/a", f"{number}/{long}", f"{number}/b.x"):
             files |= {f"{key}.cls": b"%d\n" % len(key), f"{key}.seg.png": b"mask " + key.encode(), f"{key}.txt": b"-"}
+            files[f"{key.rpartition('/')[0]}/._{len(key)}.JPG"] = b"what macOS notes of the next file"
             files[f"{key}.JPG"] = b"image " + key.encode()
         write(tmp_path / f"s-{number:02}.tar", files, FORMATS[form])
     source, info = opened(Tar(tmp_path / "s-{00..02}.tar", mask="seg.png", image="png;jpg"), tmp_path)
