@@ -7,7 +7,7 @@ from typing import Any
 
 from prepserver.daemon.attachments import Attachment
 from prepserver.daemon.pool import Seat
-from prepserver.daemon.watch import Watch, waits_for
+from prepserver.daemon.watch import Watch, ring_fill, waits_for
 from prepserver.schedule.pace import is_apart
 from prepserver.schedule.records import Spent
 from prepserver.schedule.stream import Stream
@@ -143,7 +143,7 @@ def _job(attachment: Attachment, watch: Watch, now_s: float) -> dict[str, Any]:
         "waits_for": waits_for(cursor, stream, coordinator),
         "copy_s": round(attachment.copy_ns / 1e9, 3),
         "own_s": round(attachment.own_ns / 1e9, 3),
-        "ring_fill": round(max(0, cursor.announced - cursor.released) / stream.lanes[cursor.lane].rows, 3),
+        "ring_fill": round(ring_fill(cursor, stream.lanes[cursor.lane].rows), 3),
         "lag_rows": max(0, max(c.released for c in stream.cursors.values() if c.present) - cursor.released),
         "verdict": judge(watch.facts(attachment)).to_plain(),
         "attached_s": round(now_s - attachment.since_s, 3),

@@ -104,7 +104,7 @@ class Watch:
             sums = {of: grown(name, number) for of, name in names} | pool
             cursor = self._coordinator.table.cursor(number)
             lane = self._coordinator.table.stream_of(number).lanes[cursor.lane]
-            sums |= {"ring": span_s * max(0, cursor.announced - cursor.released) / lane.rows, "ranks": span_s}
+            sums |= {"ring": span_s * ring_fill(cursor, lane.rows), "ranks": span_s}
             gpu = self._gpu_busy(attachment.peer.pid)
             if gpu is not None:
                 sums |= {"gpu": span_s * gpu, "gpus": span_s}
@@ -245,6 +245,11 @@ class Watch:
 def _of_thread(number: int, pid: int | None) -> dict[Key, float]:
     times = cores.ran_and_waited_s(pid) if pid is not None else None
     return {} if times is None else {("ran", number): times[0], ("starved", number): times[1]}
+
+
+def ring_fill(cursor: Cursor, rows: int) -> float:
+    """How full a ring of so many rows is for a rank, 0 to 1; what is left of a ring before it counts, too."""
+    return min(1.0, max(0, cursor.announced - cursor.released) / rows)
 
 
 def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str | None:

@@ -278,7 +278,7 @@ class Admission:
     def _say_stream(stream: Stream) -> Iterable[Action]:
         yield stream.spec
         if "/" in stream.spec.places:
-            text = "workers may read all files, because its dataset lies in too many places to name"
+            text = "workers may read all files, because its dataset lies in / itself, or in too many places to name"
             yield Say("warning", f"stream {stream.id}: {text}")
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
