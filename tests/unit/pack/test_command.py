@@ -47,7 +47,7 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
     (tmp_path / "data" / "a" / "1.jpg").write_bytes(jpeg(30, 40))
     assert run(str(tmp_path / "data"), str(tmp_path / "out")) == exits.OK
     out = capsys.readouterr().out
-    assert "1 samples in 1 shards" in out
+    assert "1 sample in 1 shard" in out
     assert f'Packed("{tmp_path}/out")' in out
 
 
