@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as e:
+        if isinstance(e, PermissionError) and e.filename is not None:  # a file of another user's, such as the daemon's
+            sys.stderr.write(f"{command}: {e.filename}: {e.strerror}\n")
+            return exits.NO_PERMISSION
         if out is None or e is not out.failed:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
@@ -66,6 +69,7 @@ class _Out(io.FileIO):
     """stdout; `failed` is the first error of writing it, which looks like one of any other file."""
 
     failed: OSError | None = None
+    replaced: Any = None  # who closes the descriptor
 
     def write(self, data: Any, /) -> int:
         try:
@@ -76,12 +80,13 @@ class _Out(io.FileIO):
 
     @classmethod
     def take_stdout(cls) -> _Out | None:
-        """Takes the place of stdout's file, unless somebody in this process has replaced stdout."""
+        """Takes the place of stdout, unless that is no file."""
         was = sys.stdout
         if not isinstance(was, io.TextIOWrapper) or not isinstance(was.buffer, io.BufferedWriter | io.FileIO):
             return None
         was.flush()
         out = cls(was.fileno(), "w", closefd=False)
+        out.replaced = was
         # Names are shown in any locale, as far as it has their letters.
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(out), was.encoding, "replace", line_buffering=was.isatty())
         return out

@@ -190,6 +190,17 @@ def test_a_cache_dir_that_is_missing_is_named(
     assert err == f"prepserver {command[0]}: --cache-dir {tmp_path}/none: there is no such folder"
 
 
+@pytest.mark.skipif(os.getuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "quarantine"
+    folder.mkdir(mode=0)
+    words = [sys.executable, "-m", "prepserver.cli", "quarantine", "--cache-dir", str(tmp_path)]
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *words] if os.getuid() == 0 else words
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (exits.NO_PERMISSION, "")
+    assert done.stderr == f"prepserver quarantine: {folder}: Permission denied\n"
+
+
 def test_before_the_first_quarantine_none_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
