@@ -141,7 +141,9 @@ def test_kinds_take_their_values_by_position_as_in_python() -> None:
     [
         (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
         (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is no source; there are Arrays, BucketByLength,"),
-        (("Take(SyntheticImages(3), open('x'))", "OUT"), "open('x') is neither a number, a text in quotes or a list"),
+        (("Take(SyntheticImages(3), open('x'))", "OUT"), "there is no op or source open"),
+        (("Take(SyntheticImage(3), 2)", "OUT"), "no op or source SyntheticImage; is it SyntheticImages?"),
+        (("Take(SyntheticImages(3), x.y())", "OUT"), "x.y() is neither a number, a text in quotes or a list"),
         (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
         (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),
         (("Take(**{})", "OUT"), "keywords must be strings"),
