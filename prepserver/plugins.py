@@ -133,13 +133,14 @@ def _imported(name: str, module: str) -> ModuleType:
         if module.partition(".")[0] == "__main__":
             raise ImportError("other processes cannot import what a script defines: move it into a module")
         return importlib.import_module(module)
-    except (Exception, SystemExit) as e:
-        last = traceback.extract_tb(e.__traceback__)[-1]
-        where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
+    except (Exception, SystemExit) as e:  # noqa: BLE001 - it is the owner's code
+        frames = traceback.extract_tb(e.__traceback__)[1:]
+        inside = [each for each in frames if not each.filename.startswith(("<frozen", str(importlib.__file__)))]
+        where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""
         raise PluginError(
             f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}. Name an entry point, a module, or "
             "module:object that is installed beside prepserver or on $PYTHONPATH"
-        ) from e
+        ) from (e if inside or isinstance(e, SyntaxError) else None)  # that there is no such module says it all
 
 
 def _part(name: str, module: ModuleType, attribute: str) -> Any:

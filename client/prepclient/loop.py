@@ -102,6 +102,7 @@ class Loop:
         self._timeline: Timeline | None = None
         self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
         self._first_ns = 0  # when the loop asked for its first batch
+        self._first = Totals()  # that batch, for which torch may compile: no verdict counts it
         self._left_ns = 0  # when it got its last one; 0 between epochs
 
     @property
@@ -130,6 +131,7 @@ class Loop:
             was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns,
             was.copy_ns + step.copy_ns, was.own_ns + own_ns,
         )  # fmt: skip
+        self._first = self._first if was.batches else totals
         batch = self._form(step)
         if not isinstance(batch, BadSampleError):
             self.headspace.saw(batch, was, totals)  # tensors, which it can copy
@@ -197,4 +199,4 @@ class Loop:
 
     def _about_job(self, since_ns: int | None = None) -> dict[str, Any]:
         feed = self._attachment.feed
-        return feed.about_job(self.totals, since_ns) if feed is not None else {}
+        return feed.about_job(self.totals.since(self._first), since_ns) if feed is not None else {}

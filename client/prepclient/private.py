@@ -29,6 +29,7 @@ _PREFIX = "prepserver-private-"
 _MAX_BASE_BYTES = MAX_SOCKET_PATH_BYTES - len(f"/{_PREFIX}xxxxxxxx/{ATTACH_SOCKET}")
 _LAST_BASE = "/tmp"
 _START_TIMEOUT_S = 90.0
+_SAID_AFTER_S = 5.0  # by then it listens on a machine that is not busy
 _STOP_TIMEOUT_S = 10.0
 _SWEPT_AFTER_S = 600.0  # long after any daemon has taken its lock
 
@@ -113,12 +114,20 @@ class PrivateDaemon:
         return self._process.poll() is None
 
     def _wait_up(self, said: IO[str]) -> None:
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        began_s, has_said = time.monotonic(), False
         while not listens(self.runtime_dir):
-            if not self.is_alive or time.monotonic() > deadline_s:
+            spent_s = time.monotonic() - began_s
+            if spent_s > _SAID_AFTER_S and not has_said:
+                has_said = True
+                log.warning(
+                    "waiting up to %g s for the private daemon (workers=) to start in %s",
+                    _START_TIMEOUT_S, self.runtime_dir,
+                )  # fmt: skip
+            if not self.is_alive or spent_s > _START_TIMEOUT_S:
                 said.seek(0)
-                tail = said.read()[-2000:].strip()
-                raise NoServer(f"the private daemon (workers=) did not start: {tail or 'its log is empty'}")
+                *before, last = said.read()[-2000:].strip().splitlines() or ["its log is empty"]
+                reason = "\n".join([last, *(["Its log before that:"] if before else []), *before])
+                raise NoServer(f"the private daemon (workers=) did not start: {reason}")
             time.sleep(0.01)
 
 

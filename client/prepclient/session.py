@@ -45,6 +45,10 @@ class Totals(NamedTuple):
     copy_ns: int = 0  # time for which rows that were ready held it up, while they were copied
     own_ns: int = 0  # the loop's own time between two batches of an epoch
 
+    def since(self, first: Totals) -> Totals:
+        """What the loop received after that."""
+        return Totals(*(now - was for now, was in zip(self, first, strict=True)))
+
 
 class Handed(NamedTuple):
     """Progress of the training loop. A step replaces the whole object, so it happens completely or not at all."""

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prepserver.cli import exits
 from prepserver.cli.version import VersionAction
@@ -28,14 +28,12 @@ _RUNTIME_DIR_HELP = (
 _CACHE_DIR_HELP = (
     "the daemon's --cache-dir (default: the running daemon's, else $STATE_DIRECTORY, else the user's cache)"
 )
-_UNWRITABLE = (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; see `prepserver.cli.exits`."""
     _open_what_is_closed(is_daemon="start" in (sys.argv[1:] if argv is None else argv))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # names are shown in any locale, as far as it has their letters
+    out = _Out.take_stdout()
     command = "prepserver"
     try:
         try:
@@ -47,19 +45,51 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(arguments.run(arguments))
         finally:
             sys.stdout.flush()
+            if out is not None and out.failed is not None:
+                raise out.failed  # argparse passes over it
     except exits.CommandError as e:
         sys.stderr.write(f"{command}: {e}\n")
         return e.code
     except KeyboardInterrupt:
         return 130
     except OSError as e:
-        if e.errno not in _UNWRITABLE or e.filename is not None:
+        if isinstance(e, PermissionError) and e.filename is not None:  # a file of another user's, such as the daemon's
+            sys.stderr.write(f"{command}: {e.filename}: {e.strerror}\n")
+            return exits.NO_PERMISSION
+        if out is None or e is not out.failed:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         if e.errno == errno.EPIPE:  # the reader of stdout has ended, such as `head`
             return 141
         sys.stderr.write(f"{command}: cannot write its output: {e.strerror}\n")
         return exits.FAILED
+
+
+class _Out(io.FileIO):
+    """stdout; `failed` is the first error of writing it, which looks like one of any other file."""
+
+    failed: OSError | None = None
+    replaced: Any = None  # who closes the descriptor
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as e:
+            self.failed = self.failed or e
+            raise self.failed from None
+
+    @classmethod
+    def take_stdout(cls) -> _Out | None:
+        """Takes the place of stdout, unless that is no file."""
+        was = sys.stdout
+        if not isinstance(was, io.TextIOWrapper) or not isinstance(was.buffer, io.BufferedWriter | io.FileIO):
+            return None
+        was.flush()
+        out = cls(was.fileno(), "w", closefd=False)
+        out.replaced = was
+        # Names are shown in any locale, as far as it has their letters.
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(out), was.encoding, "replace", line_buffering=was.isatty())
+        return out
 
 
 def _open_what_is_closed(*, is_daemon: bool) -> None:

@@ -17,6 +17,7 @@ from prepserver.cli import exits
 from prepserver.cli.joblog import JobLog, open_log
 from prepserver.cli.table import print_json
 from prepserver.pipeline.sources import place_of, source_from_wire
+from prepserver.telemetry.logs import counted
 
 _NAMED, _NAMED_JSON = 20, 10_000
 """Most samples of one kind that the text and the JSON name."""
@@ -33,7 +34,11 @@ _SAID = {
 
 def audit(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    verdict = judge(open_log(arguments), arguments.epoch)
+    found = open_log(arguments)
+    verdict = judge(found, arguments.epoch)
+    if arguments.epoch is not None and not any(each["epochs"] for each in verdict["trainings"]):
+        known = sorted({parts[0].number for each in found.trainings for parts in each.epochs})
+        raise exits.CommandError(f"--epoch {arguments.epoch}: the log has {', '.join(map(str, known)) or 'none'}")
     if arguments.json:
         print_json(verdict)
     else:
@@ -141,7 +146,8 @@ def _show(verdict: dict[str, Any]) -> None:
         lines.append(f"training {number} since {training['since']}: {_SAID[training['verdict']]}")
         lines.append(
             f"  {part}{training['samples']} samples of {place_of(training['source'])}, shuffle {training['shuffle']}, "
-            f"seed {training['seed']}, {training['world_size']} ranks, {training['attachments']} attachments"
+            f"seed {training['seed']}, {counted(training['world_size'], 'rank')}, "
+            f"{counted(training['attachments'], 'attachment')}"
         )
         for epoch in training["epochs"]:
             lines += _lines(epoch)

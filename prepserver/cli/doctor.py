@@ -23,6 +23,7 @@ from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
+from prepserver.telemetry.logs import counted
 from prepserver.worker import sandbox
 
 _STYLES = {"ok": "green", "slow": "bold dark_orange3", "broken": "bold red"}
@@ -100,7 +101,7 @@ def _memfd() -> Finding:
 
 def _cores() -> Finding:
     usable, all_cores = usable_cores(), os.cpu_count() or 1
-    text = f"{usable:g} of {all_cores} cores may be used: --workers auto starts {_workers(auto_workers())}"
+    text = f"{usable:g} of {all_cores} cores may be used: --workers auto starts {counted(auto_workers(), 'worker')}"
     if usable < all_cores:
         fix = "docker: --cpus and --cpuset-cpus; systemd: CPUQuota=, AllowedCPUs=; Slurm: --cpus-per-task"
         return Finding("cores", "slow", text, f"if these should be more: {fix}")
@@ -144,14 +145,11 @@ def _daemon(runtime_dir: str | None) -> Finding:
                 "daemon", "ok", f"{e}: start one with `prepserver start -d`, or by workers=N in a PrepClient"
             )
         return Finding("daemon", "broken", str(e), "start it again, or ask whoever runs it for access")
-    text = f"runs in {found['runtime_dir']}: {_workers(len(found['workers']))}, {len(found['jobs'])} jobs"
+    has = (counted(len(found["workers"]), "worker"), counted(len(found["jobs"]), "job"))
+    text = f"runs in {found['runtime_dir']}: {', '.join(has)}"
     if found["version"] != __version__:
         return Finding("daemon", "slow", f"{text}, version {found['version']}", "restart it: its version is not yours")
     return Finding("daemon", "ok", text)
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' if count != 1 else ''}"
 
 
 def _speed(seconds: float, job_per_s: float) -> Finding:
@@ -161,8 +159,8 @@ def _speed(seconds: float, job_per_s: float) -> Finding:
     fed = f"{jobs:.0f} jobs" if jobs >= 2 else f"{jobs:.1f} of a job"
     text = (
         f"{per_s:,.0f} images/s on one core ({_SIZE[0]}x{_SIZE[1]} photos, cropped at random to {_ROW}): up to "
-        f"{whole_per_s:,.0f} images/s with {_workers(workers)}. That feeds {fed} at {job_per_s:,.0f} images/s each "
-        "(--job-rate), or any number that share a pass at that rate"
+        f"{whole_per_s:,.0f} images/s with {counted(workers, 'worker')}. That feeds {fed} at "
+        f"{job_per_s:,.0f} images/s each (--job-rate), or any number that share a pass at that rate"
     )
     figures = {
         "images_per_s_per_core": round(per_s, 1), "predicted_images_per_s": round(whole_per_s, 1),

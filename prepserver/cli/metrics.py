@@ -84,7 +84,8 @@ def metrics(arguments: argparse.Namespace) -> int:
     try:
         server = _Server(arguments.listen, state)
     except (OSError, OverflowError, ValueError) as e:
-        raise exits.CommandError(f"--listen {arguments.listen}: {e}", exits.USAGE) from e
+        why = getattr(e, "strerror", None) or e
+        raise exits.CommandError(f"--listen {arguments.listen}: {why}", exits.USAGE) from e
     with server:
         sys.stderr.write(f"prepserver metrics: serves /metrics and /health on {arguments.listen}\n")
         server.serve_forever()
@@ -146,8 +147,9 @@ class _Server(socketserver.TCPServer):
         if listen.startswith(UNIX):
             path = Path(listen.removeprefix(UNIX))
             with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISSOCK(path.stat().st_mode):  # of one that was killed
-                    path.unlink()
+                if not stat.S_ISSOCK(path.stat().st_mode):
+                    raise ValueError("is there and no socket: name a new path, such as unix:FOLDER/metrics.sock")
+                path.unlink()  # of one that was killed
             self.address_family = socket.AF_UNIX
             os.umask(0o117)  # for owner and group
             super().__init__(str(path), _Handler)  # type: ignore[arg-type]  # typeshed knows only TCP here

@@ -42,7 +42,9 @@ def quarantine(arguments: argparse.Namespace) -> int:
     folder = find_state_dir(arguments) / FOLDER
     kept = entries(folder)
     chosen = kept if arguments.clear_all else [e for e in kept if _is_named(e, arguments.clear)]
-    if not chosen:
+    if not chosen and arguments.clear_all:
+        sys.stderr.write("no sample is quarantined\n")
+    elif not chosen:
         raise CommandError("no such sample is quarantined; without options this command lists them")
     try:
         clear(folder, chosen)

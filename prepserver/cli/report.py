@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from prepserver.audit.logfile import path_of
 from prepserver.cli import exits
 from prepserver.cli.joblog import find_log
-from prepserver.cli.run_page import data_of, page, reads_of, shown
+from prepserver.cli.run_page import call, data_of, page, reads_of, shown
 from prepserver.cli.table import console, figure, print_json, table
 from prepserver.telemetry.history import RUNS_KEPT, History, Track, figures, joined, paths, read
 
@@ -59,7 +62,8 @@ def compare(arguments: argparse.Namespace) -> int:
     ], gives_way=""))  # fmt: skip
     out.print(table("verdict", ("", "most of the time"), list(zip("AB", found["verdicts"], strict=True)), gives_way=""))
     if found["differs"]:
-        rows = [(name, *values) for name, values in found["differs"].items()]
+        rows = [(name, *values) for name, values in found["differs"].items() if name not in ("source", "pipeline")]
+        rows += _calls_apart(first.reads, second.reads)
         out.print(table("what differs", ("", "A", "B"), rows, gives_way="B"))
     return exits.OK
 
@@ -90,12 +94,27 @@ def _beside(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
 
 
+def _calls_apart(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The sources and ops that differ; of those of one kind only the parameters that do."""
+    for name, key in (("source", "source"), ("pipeline", "op")):
+        ours, theirs = ([each] if name == "source" else each or [] for each in (a.get(name), b.get(name)))
+        kinds = [[call(each, key).partition("(")[0] for each in calls] for calls in (ours, theirs)]
+        for tag, i, j, k, m in SequenceMatcher(None, kinds[0], kinds[1], autojunk=False).get_opcodes():
+            for one, other in zip_longest(ours[i:j], theirs[k:m]):
+                if one == other:
+                    continue
+                if tag == "equal" and isinstance(one, dict) and isinstance(other, dict):
+                    same = [part for part in one if part != key and one[part] == other.get(part, ...)]
+                    one, other = ({p: v for p, v in each.items() if p not in same} for each in (one, other))
+                yield name, "-" if one is None else call(one, key), "-" if other is None else call(other, key)
+
+
 def _change(name: str, a: float | None, b: float | None) -> str:
     if a is None or b is None or name == "duration":
         return ""
     if "images" in name or name == "ms":
-        return f"{100 * (b / a - 1):+.0f} %" if a else ""
-    return f"{100 * (b - a):+.0f} points"
+        return f"{round(100 * (b / a - 1)):+d} %" if a else ""  # round: no -0
+    return f"{round(100 * (b - a)):+d} points"
 
 
 def _stages(track: Track) -> dict[str, float]:

@@ -245,17 +245,18 @@ def _configuration(run: Mapping[str, Any], track: Track) -> str:
 def reads_of(track: Track) -> dict[str, str]:
     """What a job reads, by name, as people write it."""
     shown = dict(track.reads)
-    shown["pipeline"] = ", ".join(_call(each, "op") for each in shown.get("pipeline") or [])
-    shown["source"] = _call(shown.get("source") or {}, "source")
+    shown["pipeline"] = ", ".join(call(each, "op") for each in shown.get("pipeline") or [])
+    shown["source"] = call(shown.get("source") or {}, "source")
     return {"samples" if name == "n" else name: str(value) for name, value in shown.items() if name != "index"}
 
 
-def _call(wire: Any, key: str) -> str:
+def call(wire: Any, key: str) -> str:
+    """An op or a source in its wire form, as people write it."""
     if isinstance(wire, Mapping) and key in wire:
-        given = ", ".join(f"{name}={_call(value, key)}" for name, value in wire.items() if name != key)
+        given = ", ".join(f"{name}={call(value, key)}" for name, value in wire.items() if name != key)
         return f"{wire[key]}({given})"
     if isinstance(wire, list):
-        return f"[{', '.join(_call(each, key) for each in wire)}]"
+        return f"[{', '.join(call(each, key) for each in wire)}]"
     return str(wire)
 
 

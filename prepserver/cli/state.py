@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.exits import USAGE, CommandError
 from prepserver.config import user_cache_dir
 
 
@@ -20,10 +21,17 @@ def state_dir_of(cache_dir: str, environ: Mapping[str, str]) -> Path:
 
 
 def find_state_dir(arguments: argparse.Namespace) -> Path:
-    """`arguments.cache_dir` if it is given, else the running daemon's, else the one that this user's would have."""
+    """`arguments.cache_dir` if it is given, else the running daemon's, else the one that this user's would have.
+
+    Raises:
+        CommandError: The one that is given is missing.
+    """
     if arguments.cache_dir is None:
         try:
             return Path(ask_status(arguments.runtime_dir)["state_dir"])
         except (AskError, KeyError):  # an older daemon does not report it
             return state_dir_of("", os.environ)
-    return state_dir_of(arguments.cache_dir, os.environ)
+    found = state_dir_of(arguments.cache_dir, os.environ)
+    if not found.is_dir():
+        raise CommandError(f"--cache-dir {arguments.cache_dir}: there is no such folder", USAGE)
+    return found

@@ -14,6 +14,7 @@ from prepserver.cli import exits
 from prepserver.cli.ask import ask_status
 from prepserver.cli.table import console, duration, figure, percent, print_json, table
 from prepserver.config import format_bytes
+from prepserver.telemetry.logs import counted
 
 _HELD_UP = 0.1  # of its time: a remote worker is slower by as much
 
@@ -138,7 +139,9 @@ def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
 
 def _lane(lane: dict[str, Any]) -> str:
     views = f" of {', '.join(lane['fields'])}" if len(lane["fields"]) > 3 else ""
-    return f"{lane['id']}: {lane['rows']} rows{views}, {format_bytes(lane['ring_bytes'])}, {lane['jobs']} jobs"
+    return (
+        f"{lane['id']}: {lane['rows']} rows{views}, {format_bytes(lane['ring_bytes'])}, {counted(lane['jobs'], 'job')}"
+    )
 
 
 def _rank(job: dict[str, Any]) -> str:

@@ -193,7 +193,7 @@ def _function(what: str) -> Callable[..., Any]:
             module = importlib.import_module(place)
         found = getattr(module, name)
     except (OSError, ImportError, AttributeError) as e:
-        raise CommandError(f"{what}: {e}", USAGE) from e
+        raise CommandError(f"{what}: {getattr(e, 'strerror', None) or e}", USAGE) from e
     if not callable(found):
         raise CommandError(f"{what} is no function", USAGE)
     return found  # type: ignore[no-any-return]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import resource
 
+from prepserver.telemetry.logs import counted
+
 MOST_CLIENTS = 4096
 _FEWEST_CLIENTS = 4
 _OWN = 64  # the daemon's files, the log's, indexers, and a reserve
@@ -38,8 +40,8 @@ def clients_allowed(limit: int, workers: int) -> int:
     clients = (limit - base) // _PER_CLIENT
     if clients < _FEWEST_CLIENTS:
         raise DescriptorsShort(
-            f"the limit of {limit} open files is too low for {workers} workers and {_FEWEST_CLIENTS} clients: raise it "
-            f"to {base + _FEWEST_CLIENTS * _PER_CLIENT} or more (ulimit -Hn, LimitNOFILE= of the unit), or start fewer "
-            "workers"
+            f"the limit of {limit} open files is too low for {counted(workers, 'worker')} and {_FEWEST_CLIENTS} "
+            f"clients: raise it to {base + _FEWEST_CLIENTS * _PER_CLIENT} or more (ulimit -Hn, LimitNOFILE= of the "
+            "unit), or start fewer workers"
         )
     return min(clients, MOST_CLIENTS)

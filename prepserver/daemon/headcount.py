@@ -9,6 +9,7 @@ from prepserver.daemon.driver import Driver
 from prepserver.daemon.watch import Watch
 from prepserver.schedule.events import WorkerRetires
 from prepserver.telemetry.headcount import Headcount, next_headcount
+from prepserver.telemetry.logs import counted
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Keeper:
         else:
             self._now = next_headcount(was, self._watch.facts_of_slowest(), auto_most_workers(), now_s)
         if self._now.workers != was.workers:
-            log.info("%d workers instead of %d: %s", self._now.workers, was.workers, self._now.why)
+            log.info("%s instead of %d: %s", counted(self._now.workers, "worker"), was.workers, self._now.why)
         pool = self._driver.pool
         for _ in range(pool.size, self._now.workers):
             pool.grow()

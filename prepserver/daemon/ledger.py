@@ -40,14 +40,22 @@ _REST_S = 0.05
 the loop just when that announces a batch. What a killed daemon did not log, the client reports when it comes back."""
 
 
+def utc_s() -> float:
+    """Seconds since 1970."""
+    return datetime.now(UTC).timestamp()
+
+
 @dataclass(slots=True)
 class _Stay:
-    """One attachment. The loop sets `told`, `back`, `bad_left` and `queued`, the thread the rest."""
+    """One attachment. The thread sets `number`, `slot` and `track`, the loop the rest."""
 
     key: tuple[str, int]
+    ranks: int
     first: int
     told: int
     back: int
+    counted: int  # the report has the images below this position
+    counted_s: float = field(default_factory=utc_s)  # until when it has what the rank did
     bad_left: int = MAX_BAD_OF_STAY
     queued: bool = False
     number: int | None = None
@@ -96,7 +104,7 @@ class Ledger:
         pid: int = 0,
     ) -> None:  # fmt: skip
         """A rank has attached: for the numbers see `Attached` and `Admit`. A `pid` of 0 is not known."""
-        stay = self._stays[cursor] = _Stay((attach.job, uid), first, first, first)
+        stay = self._stays[cursor] = _Stay((attach.job, uid), attach.world_size, first, first, first, first)
         attached = Attached(
             0, self._daemon, _now(), attach.rank, attach.world_size, attach.batch_size, attach.drop_last, attach.epoch,
             epoch_start, position, attach.rounds, ring, attach.position is not None, attach.local_ranks,
@@ -127,9 +135,15 @@ class Ledger:
             self._touch(stay)
 
     def counted(self, cursor: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
-        """What a rank did in the last second or so, and what limits it, if that was found out just then."""
+        """What else a rank did in the last second or so, and what limits it, if that was found out just then."""
+        if (stay := self._stays.get(cursor)) is not None:
+            self._grew(stay, stay.back, grown, verdict)
+
+    def _grew(self, stay: _Stay, upto: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
         # Of a disk that does not answer, reports leave half of the queue to the audit.
-        if (stay := self._stays.get(cursor)) is not None and self._queue.qsize() < _MOST_QUEUED // 2:
+        if self._queue.qsize() < _MOST_QUEUED // 2:
+            grown.add({"images": (upto - stay.counted) / stay.ranks})
+            stay.counted, stay.counted_s = upto, grown.at_s + grown.span_s
             self._put(stay, partial(self._count, stay, grown, verdict), wakes=False)
 
     def left(self, cursor: int, at: int | None = None) -> None:
@@ -137,6 +151,9 @@ class Ledger:
         stay = self._stays.pop(cursor, None)
         if stay is not None:
             left = Left(0, _now(), at if at is not None and at >= stay.first else None)
+            upto = stay.back if left.at is None else left.at
+            if upto > stay.counted:  # since the last second that was counted
+                self._grew(stay, upto, Slice(stay.counted_s, max(0.0, utc_s() - stay.counted_s)))
             self._put(stay, partial(self._end, stay, left))
 
     def close(self) -> None:

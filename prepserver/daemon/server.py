@@ -49,6 +49,7 @@ from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Tick
+from prepserver.telemetry.logs import counted
 from prepserver.worker.launch import START_TIMEOUT_S, ZygoteError
 
 log = logging.getLogger(__name__)
@@ -156,14 +157,14 @@ class Daemon:
     def _open(self, ready: Callable[[], None]) -> None:
         self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed))
         log.info(
-            "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
-            self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20, self._peers.most,
+            "ready in %s: %s, %d MiB for rings, up to %d connections, sandbox: %s",
+            self._dir.path, counted(len(self._pool.seats), "worker"), self._rings.budget_bytes >> 20, self._peers.most,
             self._pool.sandbox["parts"],
         )  # fmt: skip
         if self._lifeline_fd >= 0:
             self._poll.watch(self._lifeline_fd, self._lifeline_ended)
         ready()
-        self._notifier.send(READY="1", STATUS=f"{len(self._pool.seats)} workers, no jobs")
+        self._notifier.send(READY="1", STATUS=f"{counted(len(self._pool.seats), 'worker')}, no jobs")
 
     def _await_workers(self) -> None:
         """Waits until this machine's workers are up, because jobs wait for them once the running daemon has ended.
@@ -207,8 +208,8 @@ class Daemon:
 
     def _sign_of_life(self) -> None:
         if self._notifier.watchdog_s is not None:
-            rate = f"{self._watch.rates.rows_per_s:.0f} rows/s"
-            self._notifier.send(WATCHDOG="1", STATUS=f"{self._pool.up} workers, {len(self._attachments)} jobs, {rate}")
+            doing = (counted(self._pool.up, "worker"), counted(len(self._attachments), "job"))
+            self._notifier.send(WATCHDOG="1", STATUS=f"{', '.join(doing)}, {self._watch.rates.rows_per_s:.0f} rows/s")
 
     def _watch_signals(self) -> None:
         self._wake_read.setblocking(False)
@@ -284,7 +285,7 @@ class Daemon:
         if self._stops > 1:
             log.info("stopping at once (%s)", why)
             return
-        log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._attachments), drain_s)
+        log.info("stopping (%s): %s may finish within %g s", why, counted(len(self._attachments), "job"), drain_s)
         # systemd's TimeoutStopSec may be shorter than drain_s.
         patience_us = int((self.end_s + 2) * 1e6)
         self._notifier.send(STOPPING="1", EXTEND_TIMEOUT_USEC=str(patience_us))

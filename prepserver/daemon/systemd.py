@@ -12,6 +12,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 _FIRST_FD = 3
+_ONCE_S = 1.0
+"""Longest wait for a manager to read a message that is not repeated."""
+
 ATTACH_NAME = "attach"
 """Its name in the socket unit (FileDescriptorName=); a single socket may have any name."""
 
@@ -97,4 +100,6 @@ class Notifier:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         text = "\n".join(f"{name}={value}" for name, value in state.items())
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s:
+            # Where the manager reads nothing, the loop must go on. A sign of life is followed by another one.
+            s.settimeout(0.0 if "WATCHDOG" in state else _ONCE_S)
             s.sendto(text.encode(), address)

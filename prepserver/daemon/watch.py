@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from datetime import UTC, datetime
 from typing import Any
 
 from prepserver.config import usable_cores
 from prepserver.daemon.attachments import Attachment
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.gpus import Gpus
-from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.ledger import Ledger, utc_s
 from prepserver.protocol.trace import MOST_CHUNKS, MadeChunk
 from prepserver.protocol.work import Filled
 from prepserver.schedule.coordinator import Coordinator
@@ -93,14 +92,14 @@ class Watch:
         def grown(name: str, number: int) -> float:
             return counts[name, number] - self._counted[name, number] if (name, number) in self._counted else 0.0
 
-        at_s = round(datetime.now(UTC).timestamp() - span_s, 3)
+        at_s = round(utc_s() - span_s, 3)
         busy_s = sum(grown(name, ticket) for name, ticket in counts if name == "busy")
         pool_s = len(self.driver.pool.seats) * span_s
         pool = {"busy": min(busy_s, pool_s), "workers": pool_s}
         for number, attachment in self._attachments.items():
-            if ("images", number) not in self._counted or ("images", number) not in counts:
+            if ("images", number) not in counts:
                 continue
-            names = (("images", "images"), ("wait", "waited"), ("copy", "copied"), ("own", "own"))
+            names = (("wait", "waited"), ("copy", "copied"), ("own", "own"))  # the ledger counts images
             sums = {of: grown(name, number) for of, name in names} | pool
             cursor = self._coordinator.table.cursor(number)
             lane = self._coordinator.table.stream_of(number).lanes[cursor.lane]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prepserver.pack.errors import PackError
+from prepserver.telemetry.logs import counted
 
 if TYPE_CHECKING:
     from prepserver.pack.run import Options, Summary
@@ -236,7 +237,7 @@ def _text(summary: Summary) -> str:
     ratio = f", {summary.total_bytes / done['bytes_read']:.3f} of the originals" if whole and done["bytes_read"] else ""
     stored = f"pixels {summary.pixels}" if summary.pixels else f"indexed {summary.indexed}"
     lines = [
-        f"{summary.folder}: {summary.samples} samples in {summary.shards} shards, "
+        f"{summary.folder}: {counted(summary.samples, 'sample')} in {counted(summary.shards, 'shard')}, "
         f"{summary.total_bytes / 1e6:.1f} MB{ratio}" + (" (packed already)" if summary.already else ""),
         f"  {stored}, kept as they were {summary.kept}, left out {summary.skipped}",
     ]

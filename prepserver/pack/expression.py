@@ -7,6 +7,7 @@ plain values, and nothing else.
 from __future__ import annotations
 
 import ast
+import difflib
 import os
 from typing import Any
 
@@ -70,6 +71,9 @@ def _value(node: ast.expr) -> Any:
             return {**OPS, **SOURCES}[name](*map(_value, node.args), **named)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
             return KINDS[name](*map(_value, node.args), **{str(each.arg): _value(each.value) for each in node.keywords})
+        case ast.Call(func=ast.Name(id=name)):
+            near = difflib.get_close_matches(name, [*OPS, *SOURCES], 1)
+            raise ValueError(f"there is no op or source {name}{f'; is it {near[0]}?' if near else ''}")
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.List(elts=items) | ast.Tuple(elts=items):

@@ -14,6 +14,11 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
+def counted(number: int, noun: str) -> str:
+    """Such as "1 worker" and "2 workers"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 class OneLine(logging.Formatter):
     """Escapes control characters, because names come from clients: none may forge a line or control a terminal."""
 

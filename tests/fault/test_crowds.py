@@ -190,7 +190,7 @@ def test_a_limit_that_holds_no_clients_is_refused_at_the_start() -> None:
         stack.push(server)
         server.launch()
         assert server.process.wait(PATIENCE_S) == exits.USAGE
-        assert "the limit of 80 open files is too low for 1 workers and 4 clients" in server.log()
+        assert "the limit of 80 open files is too low for 1 worker and 4 clients" in server.log()
 
 
 def test_names_forge_no_line_in_the_log(small_server: SmallServer, tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_a_job_is_proven_while_it_runs_and_after(server: Server) -> None:
     assert "epoch 1: each sample exactly once (200 of 200 once)" in text
     assert text.endswith("verdict: exactly once\n")
     assert epochs(audit(server, "one", exits.OK, "--epoch", "1")) == [("yes", 200)]
+    done = cli("audit", "one", "--epoch", "9", *where(server))
+    assert (done.returncode, done.stderr) == (exits.FAILED, "prepserver audit: --epoch 9: the log has 0, 1, 2\n")
 
 
 def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:

@@ -431,5 +431,6 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
         [sys.executable, str(REPOSITORY / "examples" / name)], env=environment(XDG_RUNTIME_DIR=str(tmp_path)),
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
+    said = [line for line in ended.stderr.splitlines() if "waiting up to" not in line]  # as on a busy machine
+    assert (ended.returncode, said) == (0, [])
     assert ended.stdout

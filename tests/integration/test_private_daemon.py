@@ -175,17 +175,19 @@ def test_without_any_short_directory_it_says_what_to_set(
 def test_a_private_daemon_that_cannot_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before that, that it would wait for ranks which other processes may have."""
+    """Before that, that it waits, and that it would wait for ranks which other processes may have."""
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho no such library >&2; exit 1\n")
+    python.write_text("#!/bin/sh\necho a first line >&2; echo no such library >&2; exit 1\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(private, "_SAID_AFTER_S", 0.0)
     for ranks, warnings in ((1, 0), (2, 1)):
         with (
             PrepClient(
                 SOURCE, OPS, workers=1, runtime_dir=tmp_path / "none", sharding=Sharding(0, ranks), job="x"
             ) as job,
-            pytest.raises(NoServer, match="no such library"),
+            pytest.raises(NoServer, match="did not start: no such library\nIts log before that:\na first line"),
         ):
             len(job)
+        assert caplog.text.count("waiting up to 90 s for the private daemon (workers=) to start in") == 1 + warnings
         assert caplog.text.count("waits for all 2 ranks of the job on this machine") == warnings

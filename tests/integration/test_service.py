@@ -115,7 +115,7 @@ def test_jobs_find_the_socket_whether_the_daemon_runs_or_not(service: ServiceMan
     assert comes.collect() == rows
     comes.ask("close")
     assert service.socket_path.stat().st_ino == inode
-    assert "workers" in service.told("READY")["STATUS"]
+    assert service.told("READY")["STATUS"] == "1 worker, no jobs"
     assert service.told("WATCHDOG")["WATCHDOG"] == "1"
 
 

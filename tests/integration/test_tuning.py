@@ -64,7 +64,7 @@ def test_rows_are_the_same_while_workers_come_and_go(resized: Server) -> None:
                 had += rows_of(batch)
     assert had == inline_rows(SOURCE, epochs=1, ops=OPS, batch_size=8, shuffle=True, seed=5)
     log = resized.log()
-    for change in ("3 workers instead of 1", "1 workers instead of 3", "2 workers instead of 4"):
+    for change in ("3 workers instead of 1", "1 worker instead of 3", "2 workers instead of 4"):
         assert f"{change}: the settings were read again" in log
     assert "ended: " not in log  # nothing was killed at work
     proof = cli("audit", "resized", "--cache-dir", str(resized.home / "cache"))

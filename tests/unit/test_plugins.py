@@ -85,6 +85,13 @@ def test_what_cannot_be_loaded_is_named(module: Callable[[str, str], None], text
         plugins.load([name])
 
 
+@pytest.mark.parametrize("name", ["nowhere_at_all", "__main__:x", ".relative"])
+def test_a_mistyped_name_needs_no_traceback(name: str) -> None:
+    with pytest.raises(PluginError) as raised:
+        plugins.load([name])
+    assert raised.value.__cause__ is None
+
+
 def test_two_plugins_have_two_names(module: Callable[[str, str], None]) -> None:
     module("one", "def x(): ...\n")
     module("two", "def x(): ...\n")

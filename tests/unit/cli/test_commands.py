@@ -49,7 +49,9 @@ def test_no_command_asks_where_another_user_may_listen(tmp_path: Path, monkeypat
     assert ask._find(None) == Path(SYSTEM_RUNTIME_DIR)
 
 
-@pytest.mark.parametrize("words", ["--version", "completion bash", "doctor --seconds 0 --json"])
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "stop --help", "completion bash", "doctor --seconds 0 --json"]
+)
 @pytest.mark.parametrize("out", [">/dev/full", ">&-", ">&- <&-"])
 def test_an_output_that_cannot_be_written_is_said_in_a_line(words: str, out: str) -> None:
     command = f"exec {shlex.quote(sys.executable)} -m prepserver.cli {words} {out}"
@@ -59,6 +61,21 @@ def test_an_output_that_cannot_be_written_is_said_in_a_line(words: str, out: str
     assert done.stderr.startswith("prepserver")
     assert done.stderr.endswith(f": cannot write its output: {reason}\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_error_of_another_file_is_not_one_of_the_output() -> None:
+    """Though it does not name its file."""
+    program = """import errno, sys
+from prepserver.cli import completion, main
+def broken(_): print("first"); raise OSError(errno.EIO, "a broken disk")
+completion.completion = broken
+sys.exit(main(["completion", "bash"]))"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "first\n")
+    assert done.stderr.endswith("OSError: [Errno 5] a broken disk\n")
+    assert "output" not in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -153,6 +170,57 @@ def test_without_a_daemon_a_command_exits_with_3(
     code, out, err = said([*command, "--runtime-dir", str(place)], capsys)
     assert (code, out) == (exits.NO_DAEMON, "")
     assert err == f"prepserver {command[0]}: no daemon runs in {place}"
+
+
+def test_a_place_that_is_no_socket_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client")
+    for place, why in ((tmp_path, "is there and no socket"), (tmp_path / "none" / "s", "No such file or directory")):
+        code, _, err = said(["metrics", "--listen", f"unix:{place}"], capsys)
+        assert code == exits.USAGE
+        assert err.startswith(f"prepserver metrics: --listen unix:{place}: {why}")
+    assert tmp_path.is_dir()
+
+
+@pytest.mark.parametrize("command", [["quarantine"], ["quarantine", "--json"], ["audit", "job"]])
+def test_a_cache_dir_that_is_missing_is_named(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said([*command, "--cache-dir", str(tmp_path / "none")], capsys)
+    assert (code, out) == (exits.USAGE, "")
+    assert err == f"prepserver {command[0]}: --cache-dir {tmp_path}/none: there is no such folder"
+
+
+@pytest.mark.skipif(os.getuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "quarantine"
+    folder.mkdir(mode=0)
+    words = [sys.executable, "-m", "prepserver.cli", "quarantine", "--cache-dir", str(tmp_path)]
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *words] if os.getuid() == 0 else words
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (exits.NO_PERMISSION, "")
+    assert done.stderr == f"prepserver quarantine: {folder}: Permission denied\n"
+
+
+def test_before_the_first_quarantine_none_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default folder is made with the first sample in it."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "none"))
+    none = ["--runtime-dir", str(tmp_path)]
+    assert said(["quarantine", *none], capsys) == (exits.OK, "", "no sample is quarantined")
+    assert said(["quarantine", "--json", *none], capsys) == (exits.OK, "[]", "")
+    assert said(["quarantine", "--clear-all", *none], capsys) == (exits.OK, "", "no sample is quarantined")
+    assert said(["quarantine", "--clear", "3", *none], capsys)[0] == exits.FAILED
+
+
+def test_a_trace_that_cannot_be_is_refused_before_it_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--seconds", "600", "--runtime-dir", str(tmp_path)]
+    assert said(["trace", "-o", str(tmp_path / "trace.json"), *place], capsys)[0] == exits.NO_DAEMON
+    code, _, err = said(["trace", "-o", str(tmp_path / "none" / "trace.json"), *place], capsys)
+    assert (code, err) == (
+        exits.USAGE,
+        f"prepserver trace: -o {tmp_path}/none/trace.json: there is no folder {tmp_path}/none",
+    )
 
 
 def test_a_socket_that_a_killed_daemon_left_is_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

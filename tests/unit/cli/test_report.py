@@ -106,6 +106,24 @@ def test_a_damaged_page_is_said_to_be_one(data: str, tmp_path: Path, capsys: pyt
     assert f"{damaged}: this page of `prepserver report` is damaged" in capsys.readouterr().err
 
 
+def test_only_what_differs_in_sources_and_ops_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = run(seconds=20), run(seconds=20)
+    crop = {"op": "Crop", "size": [224, 224], "antialias": True}
+    a.tracks["a"].reads["pipeline"] = [{"op": "Decode", "mode": "RGB"}, {"op": "Flip", "p": 0.5}, crop]
+    b.tracks["a"].reads["pipeline"] = [{"op": "Decode", "mode": "RGB"}, {**crop, "size": [192, 192]}, {"views": 2}]
+    b.tracks["a"].reads["source"] = {"source": "ImageFolder", "root": "/other"}
+    for name, history in (("a", a), ("b", b)):
+        (tmp_path / name).with_suffix(".html").write_text(page(history))
+    assert main(["compare", str(tmp_path / "a.html"), str(tmp_path / "b.html")]) == exits.OK
+    _, text = capsys.readouterr().out.split("what differs")
+    assert [" ".join(line.split()) for line in text.splitlines()[2:]] == [
+        "source ImageFolder(root=/data) ImageFolder(root=/other)",
+        "pipeline Flip(p=0.5) -",
+        "pipeline Crop(size=[224, 224]) Crop(size=[192, 192])",
+        "pipeline - {'views': 2}",
+    ]
+
+
 def test_a_page_of_a_stranger_does_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = run(seconds=20), run(seconds=20)
     b.tracks["a"].reads["source"] = {"source": "ImageFolder", "root": "/data/\x1b]0;evil\x07\nB"}

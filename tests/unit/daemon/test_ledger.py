@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from prepserver.audit.stays import Stay, chains
 from prepserver.daemon import ledger as room
 from prepserver.daemon.ledger import Ledger
 from prepserver.protocol.messages import Attach
-from prepserver.telemetry.history import Slice
+from prepserver.telemetry.history import Slice, joined, paths, read
 
 ROWS = Rows({"source": "SyntheticImages"}, "d", "/i", 100, "cyclic", 0, [])
 ATTACH = Attach("train", {}, "cyclic", 0, [], batch_size=10, drop_last=False, rank=0, world_size=1)
@@ -57,6 +58,23 @@ def test_what_the_loop_says_is_in_the_log(tmp_path: Path) -> None:
     assert second.left is not None
     assert second.left.at is None
     assert (second.attached.batch_size, second.attached.ring, second.rows) == (10, 64, ROWS)
+
+
+def test_the_report_has_every_image_of_a_short_run(tmp_path: Path) -> None:
+    """From before the first second that is counted, and from after the last one."""
+    ledger = Ledger(tmp_path)
+    for cursor in (1, 2):
+        attach = dataclasses.replace(ATTACH, rank=cursor - 1, world_size=2)
+        ledger.attached(cursor, 7, attach, ROWS, epoch_start=0, position=0, first=10 * (cursor - 1), ring=64)
+    ledger.released(1, 40)
+    ledger.counted(1, Slice(100.0, 1.0, {"own": 1.0}))
+    ledger.left(1, 60)
+    ledger.released(2, 30)
+    ledger.left(2)
+    ledger.close()
+    (track,) = read(paths(logfile.path_of(tmp_path, "train", 7))[0]).tracks.values()
+    assert joined(track.slices).sums["images"] == 30 + 10
+    assert joined(track.slices).span_s >= 1.0
 
 
 def test_a_thousand_batches_take_one_line(tmp_path: Path) -> None:

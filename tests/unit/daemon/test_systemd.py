@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -53,6 +54,20 @@ def test_without_a_manager_nothing_is_said_and_nothing_fails(monkeypatch: pytest
     notifier = Notifier()
     notifier.send(READY="1")
     assert notifier.watchdog_s is None
+
+
+def test_a_manager_that_reads_nothing_holds_nobody_up(manager: socket.socket) -> None:
+    notifier, waiting = Notifier(), 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, contextlib.suppress(BlockingIOError):
+        other.setblocking(False)
+        while True:
+            other.sendto(b"x", manager.getsockname())
+            waiting += 1
+    notifier.send(WATCHDOG="1")
+    notifier.send(STOPPING="1")
+    assert {manager.recv(10) for _ in range(waiting)} == {b"x"}
+    notifier.send(READY="1")
+    assert manager.recv(10) == b"READY=1"
 
 
 def test_a_manager_that_is_gone_does_no_harm(manager: socket.socket, tmp_path: Path) -> None:

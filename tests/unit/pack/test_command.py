@@ -47,7 +47,7 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
     (tmp_path / "data" / "a" / "1.jpg").write_bytes(jpeg(30, 40))
     assert run(str(tmp_path / "data"), str(tmp_path / "out")) == exits.OK
     out = capsys.readouterr().out
-    assert "1 samples in 1 shards" in out
+    assert "1 sample in 1 shard" in out
     assert f'Packed("{tmp_path}/out")' in out
 
 
@@ -141,7 +141,9 @@ def test_kinds_take_their_values_by_position_as_in_python() -> None:
     [
         (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
         (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is no source; there are Arrays, BucketByLength,"),
-        (("Take(SyntheticImages(3), open('x'))", "OUT"), "open('x') is neither a number, a text in quotes or a list"),
+        (("Take(SyntheticImages(3), open('x'))", "OUT"), "there is no op or source open"),
+        (("Take(SyntheticImage(3), 2)", "OUT"), "no op or source SyntheticImage; is it SyntheticImages?"),
+        (("Take(SyntheticImages(3), x.y())", "OUT"), "x.y() is neither a number, a text in quotes or a list"),
         (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
         (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),
         (("Take(**{})", "OUT"), "keywords must be strings"),

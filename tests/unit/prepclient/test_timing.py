@@ -14,6 +14,7 @@ from prepclient import CenterCrop, InvalidSpec, PrepClient, SyntheticImages
 from prepclient.delivery import Delivery
 from prepclient.session import Totals
 from prepclient.timing import Parts, render, spoken
+from prepserver.inline import InlineMaker
 from tests.support.fake_device import FakeDevice, FakeEvent
 
 SOURCE = SyntheticImages(12, size=(20, 20))
@@ -67,6 +68,22 @@ def test_the_table_has_steps_and_per_cent() -> None:
     assert lines[7:] == [["Verdict:", "data-bound", "(read)"], ["Why:", "slow"], ["Next:", "pack"]]
     assert sum(Parts.of(totals, 4000 * MS)) == 4.0
     assert "all" in render(Totals(), Parts.of(Totals(), 0), None)
+
+
+def test_the_first_step_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a compiler."""
+    judged: list[tuple[float, ...]] = []
+    with inline() as train:
+        batches = iter(train)
+        next(batches)
+        first = train.stats()
+        monkeypatch.setattr(InlineMaker, "verdict", staticmethod(lambda *of: judged.append(of)))
+        for _ in range(2):
+            next(batches)
+        whole = train.stats()
+    expected = [whole[name] - first[name] for name in ("batches", "images", "wait_s", "copy_s", "own_s")]
+    assert judged == [pytest.approx(expected)]
+    assert expected[:2] == [2, 8]
 
 
 def test_a_fine_verdict_has_no_next_line() -> None:
