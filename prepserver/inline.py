@@ -18,6 +18,7 @@ import numpy.typing as npt
 from prepserver import plugins
 from prepserver.audit.records import Rows
 from prepserver.config import user_cache_dir
+from prepserver.memory.ring import ArrayRows
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
@@ -94,7 +95,7 @@ class InlineMaker:
             LaneError: See `prepserver.worker.fill.fill`.
             SourceError: The listing is damaged.
         """
-        target = Target.of(self._pipeline, _Arrays(arrays))
+        target = Target.of(self._pipeline, ArrayRows(arrays, len(arrays[INDEX])))
         self._stream.prefetch(start, stop - start, [target])
         with _discarding():
             bad = _fill(self._stream, target, start, stop - start)
@@ -131,7 +132,7 @@ def _remade(rows: Rows, pipeline: Pipeline, position: int, quarantined: Abstract
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
     order = make_order(rows.shuffle, rows.n, rows.seed, rows.shard, rows.batch_rows, *source.arrangement)
     stream = Stream(opened, order, rows.seed, quarantined)
-    bad = _fill(stream, Target.of(pipeline, _Arrays(arrays)), position, 1)
+    bad = _fill(stream, Target.of(pipeline, ArrayRows(arrays, 1)), position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""
     return Row({name: array[0] for name, array in arrays.items()}, found, path, [b.reason for b in bad])
@@ -155,19 +156,3 @@ def _discarding() -> Iterator[None]:
 
 def _listings() -> Path:
     return user_cache_dir() / "index"
-
-
-class _Arrays:
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        self._arrays = arrays
-
-    def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        row: npt.NDArray[Any] = self._arrays[field][position % len(self._arrays[field]), ...]
-        return row
-
-    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
-        first = position % len(self._arrays[field])
-        return self._arrays[field][first : first + count]
-
-    def put(self, field: str, position: int, value: Any) -> None:
-        self._arrays[field][position % len(self._arrays[field])] = value

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.memory.ring import Ring
+from prepserver.memory.ring import ArrayRows, Ring
 from prepserver.protocol.layout import Field
 
 
@@ -22,7 +22,7 @@ def runs(ring: Ring, position: int, count: int) -> Iterator[npt.NDArray[Any]]:
             done += len(into)
 
 
-class BlockRows:
+class BlockRows(ArrayRows):
     """Rows of one lane in the task that is being made: `prepserver.worker.streams.Rows`.
 
     Args:
@@ -33,32 +33,18 @@ class BlockRows:
     """
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
+        super().__init__({}, 0)
         self._fields = fields
-        self._first = 0
         self._room: dict[str, npt.NDArray[Any]] = {}
         self._spare: dict[str, npt.NDArray[Any]] = {}
-        self.arrays: dict[str, npt.NDArray[Any]] = {}
 
     def begin(self, first: int, count: int) -> None:
         """From now on, rows go to arrays that begin with position `first`.
 
         The arrays of the task before this one stay as they are until the next call: they are still being sent.
         """
-        self._first, self._room, self._spare = first, self._spare, self._room
+        self._first, self._count, self._room, self._spare = first, count, self._spare, self._room
         for field in self._fields:
             if len(self._room.get(field.name, ())) < count:
                 self._room[field.name] = np.empty((count, *field.shape), field.dtype)
         self.arrays = {field.name: self._room[field.name][:count] for field in self._fields}
-
-    def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """See `Rows`."""
-        row: npt.NDArray[Any] = self.arrays[field][position - self._first, ...]
-        return row
-
-    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
-        """See `Rows`."""
-        return self.arrays[field][position - self._first :][:count]
-
-    def put(self, field: str, position: int, value: Any) -> None:
-        """See `Rows`."""
-        self.arrays[field][position - self._first] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping as Map
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,28 @@ from prepserver.memory.segment import check_segment
 from prepserver.protocol.layout import RingLayout
 
 
-class Ring:
+class ArrayRows:
+    """Rows in `arrays`, one for each field, as many as `count`: position `first` + k lies at k % `count`."""
+
+    def __init__(self, arrays: Map[str, npt.NDArray[Any]], count: int, first: int = 0) -> None:
+        self.arrays, self._count, self._first = arrays, count, first
+
+    def row(self, field: str, position: int) -> npt.NDArray[Any]:
+        """Return the row of `position` in `field`: a C-contiguous view (0-d for a scalar field)."""
+        row: npt.NDArray[Any] = self.arrays[field][(position - self._first) % self._count, ...]
+        return row
+
+    def put(self, field: str, position: int, value: Any) -> None:
+        """Write the row of `position` in `field`, a number or an array of the field's shape."""
+        self.arrays[field][(position - self._first) % self._count] = value
+
+    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
+        """Return the rows of `count` positions from `position` on: a view, shorter where the arrays end."""
+        begin = (position - self._first) % self._count
+        return self.arrays[field][begin : begin + count]
+
+
+class Ring(ArrayRows):
     """A ring mapped whole and writable, where a worker puts rows; `fd` may be closed afterwards.
 
     Raises:
@@ -24,22 +46,8 @@ class Ring:
         check_segment(fd, layout.nbytes)
         self.layout = layout
         self.mapping = Mapping(fd, 0, layout.nbytes, writable=True)
-        self._rows = layout.rows
-        self._arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
-
-    def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """Return the row of `position` in `field`: a C-contiguous view into the ring (0-d for a scalar field)."""
-        row: npt.NDArray[Any] = self._arrays[field][position % self._rows, ...]
-        return row
-
-    def put(self, field: str, position: int, value: Any) -> None:
-        """Write the row of `position` in `field`, a number or an array of the field's shape."""
-        self._arrays[field][position % self._rows] = value
-
-    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
-        """Return the rows of `count` positions from `position` on: a view, shorter where the ring ends."""
-        first = position % self._rows
-        return self._arrays[field][first : first + count]
+        arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
+        super().__init__(arrays, layout.rows)
 
 
 def field_array(buffer: Any, layout: RingLayout, name: str) -> npt.NDArray[Any]:
