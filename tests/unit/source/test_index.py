@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -306,3 +307,18 @@ def test_an_index_takes_less_than_60_bytes_a_file(tmp_path: Path) -> None:
     for i in range(20_000):
         table.add(b"n%08d/" % (i // 100), b"n%08d_%05d.JPEG" % (i // 100, i), i // 100)
     assert sum(section.nbytes for section in table.sections().values()) < 60 * 20_000
+
+
+def test_a_damaged_index_is_closed_with_its_error(tmp_path: Path) -> None:
+    """Without the garbage collector, which a worker seldom runs: its ring would stay, too."""
+    spec = SyntheticImages(9, 8)
+    index = build_index(spec, tmp_path).path
+    whole = index.read_bytes()
+    index.write_bytes(whole[:4096] + bytes([whole[4096] ^ 1]) + whole[4097:])  # a picture
+    gc.disable()
+    try:
+        with pytest.raises(SourceError, match="damaged"):
+            open_source(spec, index)
+        assert str(index) not in {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    finally:
+        gc.enable()
