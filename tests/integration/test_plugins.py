@@ -155,7 +155,7 @@ def assert_level(level: int, batches: Iterable[list[torch.Tensor]]) -> None:
 def test_an_op_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: str) -> None:
     """The other lane of the same stream gets the sample."""
     ops = [SPELLED, PluginOp("odd", how=how, at=5)]
-    spec: dict[str, Any] = {"batch_size": 24, "runtime_dir": owned.runtime_dir, "seed": len(how), "timeout_s": 60.0}
+    spec: dict[str, Any] = {"batch_size": 24, "runtime_dir": owned.runtime_dir, "seed": len(how), "timeout_s": 600.0}
     with PrepClient(SOURCE, ops, **spec) as client, PrepClient(SOURCE, [SPELLED], **spec) as other:
         with pytest.raises(BadSampleError, match=said) as caught:
             next(iter(client))
@@ -172,7 +172,7 @@ def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: st
     """Also if it ends the worker, which cannot say in which of a block's samples that was."""
     np.save(tmp_path / "x.npy", np.arange(48).reshape(24, 2))
     op = PluginOp("shaken", column="x", block=True, how=how, at=10)
-    spec: dict[str, Any] = {"batch_size": 24, "on_error": "mask", "timeout_s": 60.0}
+    spec: dict[str, Any] = {"batch_size": 24, "on_error": "mask", "timeout_s": 600.0}
     with PrepClient(Arrays(x=tmp_path / "x.npy"), [op], runtime_dir=owned.runtime_dir, **spec) as client:
         valid = next(iter(client))[-1]
     assert valid.tolist() == [index != 5 for index in range(24)]
@@ -192,7 +192,7 @@ def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: st
 def test_a_dataset_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: str) -> None:
     source = Plugin("numbers", columns=COLUMNS, how=how, at=7)
     with (
-        PrepClient(source, [SPELLED], batch_size=24, runtime_dir=owned.runtime_dir, timeout_s=60.0) as client,
+        PrepClient(source, [SPELLED], batch_size=24, runtime_dir=owned.runtime_dir, timeout_s=600.0) as client,
         pytest.raises(BadSampleError, match=said) as caught,
     ):
         next(iter(client))
