@@ -35,6 +35,7 @@ from prepclient import (
     kinds,
 )
 from tests.support.server import Server, cli, environment
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -429,7 +430,7 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(REPOSITORY / "examples" / name)], env=environment(XDG_RUNTIME_DIR=str(tmp_path)),
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout
