@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from bench.harness.proc import machine_busy_s
+
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "bench" / "out"
+_LOOK_S = 1.0
 _PACKAGES = ("torch", "numpy", "simplejpeg", "pillow", "pyzmq", "msgpack")
 
 
@@ -26,8 +30,15 @@ def fingerprint() -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
-        "load_before": round(os.getloadavg()[0], 2),
+        "busy_before_cores": _busy_cores(),
     }
+
+
+def _busy_cores() -> float:
+    """What works here now. The load average would still tell of the case before."""
+    before, began_s = machine_busy_s(), time.monotonic()
+    time.sleep(_LOOK_S)
+    return round((machine_busy_s() - before) / (time.monotonic() - began_s), 2)
 
 
 def cpu_model() -> str:
@@ -52,7 +63,7 @@ def line(machine: dict[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, Linux {machine['kernel']}, "
         f"Python {machine['python']}, {packages}; commit {machine['commit'] or '?'}, {machine['date']}, "
-        f"load {machine['load_before']:g} before the run"
+        f"{machine['busy_before_cores']:g} cores busy before the run"
     )
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from bench.harness.case import Case, Figures
 from bench.harness.fingerprint import line
-from bench.harness.rounds import disturbed
+from bench.harness.rounds import NOISE_CORES, disturbed
 
-_QUIET_LOAD = 0.5
 _HEAD = """# Measured
 
 Written by `python -m bench results` from the figures of the cases; `python -m bench CASE --help` says how each
@@ -55,6 +54,6 @@ def heading(found: Figures) -> list[str]:
 
 def warnings(found: Figures) -> list[str]:
     """Sentences that say why the figures are provisional."""
-    load = found["machine"]["load_before"]
-    busy = [f"The machine was not quiet (load {load:g} before the run): provisional."] if load > _QUIET_LOAD else []
+    cores = found["machine"]["busy_before_cores"]
+    busy = [f"{cores:g} cores were busy before the run: provisional."] if cores > NOISE_CORES else []
     return [*busy, *disturbed(found.get("rounds", []))]

@@ -16,7 +16,7 @@ Which = Mapping[str, Any]
 """Selects cells: those that have these values."""
 Rounds = Sequence[Sequence[Mapping[str, Any]]]
 
-_NOISE_CORES = 0.1
+NOISE_CORES = 0.1
 
 
 def values(rounds: Rounds, figure: str, which: Which) -> list[Any]:
@@ -62,7 +62,7 @@ class Target:
         if self.figure in ("kb_per_image", "server_own_mib"):
             return False
         cells = [which for which in (self.first, self.second) if which is not None]
-        return any(noise > _NOISE_CORES for which in cells for noise in values(rounds, "others_cores", which))
+        return any(noise > NOISE_CORES for which in cells for noise in values(rounds, "others_cores", which))
 
 
 def target_sheet(title: str, rounds: Rounds, targets: Sequence[Target]) -> Sheet:
@@ -82,9 +82,9 @@ def target_sheet(title: str, rounds: Rounds, targets: Sequence[Target]) -> Sheet
 def disturbed(rounds: Rounds) -> list[str]:
     """A sentence, if other processes were at work on the machine."""
     noise = values(rounds, "others_cores", {})
-    if not (bad := sum(x > _NOISE_CORES for x in noise)):
+    if not (bad := sum(x > NOISE_CORES for x in noise)):
         return []
     return [
-        f"Disturbed: in {bad} of {len(noise)} windows other processes used more than {_NOISE_CORES:g} cores "
+        f"Disturbed: in {bad} of {len(noise)} windows other processes used more than {NOISE_CORES:g} cores "
         f"(at most {max(noise):.2f}). Rates and CPU seconds are provisional."
     ]

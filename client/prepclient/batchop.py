@@ -96,17 +96,17 @@ class ByteOp(BatchOp[OpT]):
         """
 
 
-class Line(NamedTuple):
+class Linear(NamedTuple):
     """``x / divisor + offset``, with one number for all channels or one for each."""
 
     divisor: tuple[float, ...] = (1.0,)
     offset: tuple[float, ...] = (0.0,)
 
-    def over(self, divisor: Sequence[float], offset: Sequence[float]) -> Line:
-        """This line, then ``(x - offset) / divisor``."""
+    def over(self, divisor: Sequence[float], offset: Sequence[float]) -> Linear:
+        """This, then ``(x - offset) / divisor``."""
         channels = max(map(len, (*self, divisor, offset)))
         d, o, by, less = (tuple(each) * (channels // len(each)) for each in (*self, divisor, offset))
-        return Line(
+        return Linear(
             tuple(a * b for a, b in zip(d, by, strict=True)),
             tuple((a - c) / b for a, b, c in zip(o, by, less, strict=True)),
         )
@@ -123,16 +123,16 @@ class Line(NamedTuple):
         return scale.reshape(-1, 1, 1), None if bias is None else bias.reshape(-1, 1, 1)
 
 
-class LineOp(FloatOp[OpT]):
-    """An op that is a `Line`: several in a row are computed as one."""
+class LinearOp(FloatOp[OpT]):
+    """An op that is a `Linear`: several in a row are computed as one."""
 
     def __init__(self, op: OpT, image: Image, device: torch.device) -> None:
         super().__init__(op, image, device)
-        self._scale, self._bias = self.after(Line()).constants(device)
+        self._scale, self._bias = self.after(Linear()).constants(device)
 
     @abstractmethod
-    def after(self, line: Line) -> Line:
-        """The line that this op makes of `line`."""
+    def after(self, linear: Linear) -> Linear:
+        """What `linear` and then this op are together."""
 
     def draw(self, rows: RowDraws) -> Numbers:
         """As `BatchOp.draw`: nothing."""
@@ -144,7 +144,7 @@ class LineOp(FloatOp[OpT]):
 
 
 def along(images: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-    """Images by the constants of a `Line`."""
+    """Images by the constants of a `Linear`."""
     if scale is None:
         return images
     return images * scale if bias is None else torch.addcmul(bias, images, scale)

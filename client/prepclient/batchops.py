@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepclient.batchop import FIRST, BatchOp, ByteOp, FloatOp, Line, LineOp, RowDraws, along
+from prepclient.batchop import FIRST, BatchOp, ByteOp, FloatOp, Linear, LinearOp, RowDraws, along
 from prepclient.device_ops import DEVICE_OPS
 from prepclient.device_ops._mixing import SoftLabels
 from prepserver.pipeline.errors import SpecError
@@ -44,14 +44,14 @@ class BatchOps:
             assert isinstance(after, Image)
             image = after
         ending = len(made)
-        while ending and isinstance(made[ending - 1], LineOp):
+        while ending and isinstance(made[ending - 1], LinearOp):
             ending -= 1
         self.image = image  # what is known of the images afterwards
-        self.steps = made[:ending]  # all ops but the lines at the end
-        self.line = Line()  # what remains after the steps
+        self.steps = made[:ending]  # all ops but the linear ones at the end
+        self.linear = Linear()  # what remains after the steps
         for op_on_batch in made[ending:]:
-            assert isinstance(op_on_batch, LineOp)
-            self.line = op_on_batch.after(self.line)
+            assert isinstance(op_on_batch, LinearOp)
+            self.linear = op_on_batch.after(self.linear)
         self.width = sum(step.width for step in self.steps)  # how many numbers the steps draw for a row
         self.soft = SoftLabels.of(self.steps)  # how labels become soft; None if they stay
         self._parts: list[ByteOp[Any] | _Fused] = []
@@ -61,9 +61,9 @@ class BatchOps:
                 fused.append(step)
                 continue
             assert isinstance(step, ByteOp)
-            self._parts += [_Fused(fused, Line(), device), step] if fused else [step]
+            self._parts += [_Fused(fused, Linear(), device), step] if fused else [step]
             fused = []
-        self._parts.append(_Fused(fused, self.line, device))
+        self._parts.append(_Fused(fused, self.linear, device))
 
     def draw(self, seed: int, passes: Sequence[int], indices: Sequence[int], view: int) -> list[Any]:
         """What each step draws for the rows of a batch; see `RowDraws`."""
@@ -100,16 +100,16 @@ class _Fused:
 
     Args:
         steps: The ops.
-        line: What comes after them.
+        linear: What comes after them.
         device: Where the images are.
 
     Attributes:
         width: How many numbers the steps draw for a row.
     """
 
-    def __init__(self, steps: Sequence[FloatOp[Any]], line: Line, device: torch.device) -> None:
+    def __init__(self, steps: Sequence[FloatOp[Any]], linear: Linear, device: torch.device) -> None:
         self._steps = steps
-        self._scale, self._bias = line.constants(device)
+        self._scale, self._bias = linear.constants(device)
         self.width = sum(step.width for step in steps)
         self._compiled: Callable[..., None] | None = None
         self._is_refused = False

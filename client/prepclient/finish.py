@@ -169,7 +169,7 @@ class Finisher:
             self.dtype = finish.dtype or getattr(torch, self.ops.image.dtype)
             if self.dtype == torch.uint8 and self.ops.image.dtype != "uint8":
                 raise SpecError("dtype", self.dtype, f"the images are {self.ops.image.dtype}")
-            divisor, offset = self.ops.line
+            divisor, offset = self.ops.linear
             if any(offset) or any(each != 1.0 for each in divisor):
                 self._scale = self._per_channel([1.0 / each for each in divisor])
                 self._bias = self._per_channel(offset) if any(offset) else None

@@ -71,6 +71,9 @@ class PrivateDaemon:
     """A daemon that ends with this object and with this process, in a directory `runtime_dir` of its own.
 
     With plug-ins it can import and read whatever this process can.
+
+    Raises:
+        NoServer: It did not start, and the text has the end of its log; or there is no directory for it.
     """
 
     def __init__(self, workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:

@@ -29,7 +29,7 @@ from prepserver import plugins
 from prepserver.engine.block import BlockRows
 from prepserver.engine.build import build, differences
 from prepserver.engine.cluster import address_here
-from prepserver.engine.line import IN_RAY, Address, Line, LineClosed, Listener
+from prepserver.engine.line import IN_RAY, Address, LineClosed, TcpLine, TcpListener
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout
@@ -103,7 +103,7 @@ class RowActor:
         torch.set_num_threads(1)
         hush_libtiff()
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        self._listener = Listener(address or address_here())
+        self._listener = TcpListener(address or address_here())
         self._daemon, self._theirs = pair()
         fd = create_page("prepserver-actor")
         self._page = _Page(fd, writable=True)
@@ -156,7 +156,7 @@ class RowActor:
             for fd in self._listings.values():
                 os.close(fd)
 
-    def _receive(self, line: Line) -> None:
+    def _receive(self, line: TcpLine) -> None:
         """Passes the daemon's messages on to the worker, which looks for them while it works."""
         try:
             while True:
@@ -167,7 +167,7 @@ class RowActor:
             with contextlib.suppress(OSError):
                 self._daemon.shutdown(socket.SHUT_WR)  # the worker ends when it has read what there is
 
-    def _handle(self, message: Any, line: Line) -> None:
+    def _handle(self, message: Any, line: TcpLine) -> None:
         match message:
             case work.Fill():
                 self._fill(message, line)
@@ -189,7 +189,7 @@ class RowActor:
                 raise TimeoutError(f"the listing of a dataset did not come to {self._host} within {_LISTING_S:.0f} s")
             return self._listings[stream]
 
-    def _fill(self, task: work.Fill, line: Line) -> None:
+    def _fill(self, task: work.Fill, line: TcpLine) -> None:
         began_ns = time.monotonic_ns()
         while len(self._sending) > _SENDING:
             self._sending.popleft().result()

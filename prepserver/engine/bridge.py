@@ -32,7 +32,7 @@ from prepserver import plugins
 from prepserver.engine.block import runs
 from prepserver.engine.build import build
 from prepserver.engine.cluster import connect
-from prepserver.engine.line import IN_RAY, Address, Line, LineClosed
+from prepserver.engine.line import IN_RAY, Address, LineClosed, TcpLine
 from prepserver.memory.ring import Ring
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout
@@ -146,7 +146,7 @@ class _Remote:
         self._host = ""
         self._actor: Any = None
         self._served: Any = None  # ready when the actor is of no use any more
-        self._line: Line
+        self._line: TcpLine
 
     def run(self) -> None:
         """Lives from the start of the actor to its end, or until the daemon hangs up."""
@@ -292,9 +292,9 @@ class _Remote:
         send(self._sock, answer)
 
 
-def _connect_to(host: str, address: Address, token: bytes) -> Line:
+def _connect_to(host: str, address: Address, token: bytes) -> TcpLine:
     try:
-        return Line.to(address, token)
+        return TcpLine.to(address, token)
     except OSError as e:
         raise ConnectionError(
             f"no connection from here to {host} at {address[0]}:{address[1]}: {e}. This machine must reach all TCP "

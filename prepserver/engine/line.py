@@ -42,7 +42,7 @@ class LineClosed(ConnectionError):
     """The other end is gone, or its machine."""
 
 
-class Listener:
+class TcpListener:
     """Where the bridge connects to.
 
     Args:
@@ -59,7 +59,7 @@ class Listener:
         self.address: Address = self._sock.getsockname()[:2]
         self.token = secrets.token_bytes(_TOKEN_BYTES)
 
-    def accept(self) -> Line:
+    def accept(self) -> TcpLine:
         """Waits for the bridge, and listens no longer; raises `TimeoutError` if it does not come."""
         with contextlib.closing(self._sock):
             until_s = time.monotonic() + _COME_S
@@ -67,11 +67,11 @@ class Listener:
                 self._sock.settimeout(_left_s(until_s))
                 sock, _ = self._sock.accept()
                 if hmac.compare_digest(_shown(sock), self.token):
-                    return Line(sock)
+                    return TcpLine(sock)
                 sock.close()
 
 
-class Line:
+class TcpLine:
     """One end of a connection. One thread may send while another receives.
 
     Args:
@@ -84,8 +84,8 @@ class Line:
         self._sock = sock
 
     @classmethod
-    def to(cls, address: Address, token: bytes) -> Line:
-        """Connects to a `Listener`; raises `OSError` if that fails."""
+    def to(cls, address: Address, token: bytes) -> TcpLine:
+        """Connects to a `TcpListener`; raises `OSError` if that fails."""
         sock = socket.create_connection(address, _CONNECT_S)
         try:
             # A machine without power says nothing: the kernel asks it, and gives up.

@@ -5,6 +5,7 @@ On each machine with CPUs an actor sends as many bytes as it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import statistics
 import threading
@@ -18,7 +19,7 @@ import numpy as np
 
 from prepserver.engine.build import build, differences
 from prepserver.engine.cluster import address_here
-from prepserver.engine.line import Address, Line, LineClosed, Listener
+from prepserver.engine.line import Address, LineClosed, TcpLine, TcpListener
 
 _LINES = 4  # to each machine: one alone may not fill a fast network
 _BYTES = 4 << 20  # asked for at a time
@@ -49,7 +50,7 @@ class Sender:
     """The actor."""
 
     def __init__(self) -> None:
-        self._listeners = [Listener(address_here()) for _ in range(_LINES)]
+        self._listeners = [TcpListener(address_here()) for _ in range(_LINES)]
 
     def about(self) -> tuple[str, dict[str, str], list[tuple[Address, bytes]]]:
         """Name of its machine, its build, and where it waits for whom."""
@@ -64,7 +65,7 @@ class Sender:
             thread.join()
 
     @staticmethod
-    def _send(line: Line) -> None:
+    def _send(line: TcpLine) -> None:
         rows, wanted = np.zeros(_BYTES, np.uint8), np.zeros(1, np.int64)
         try:
             while True:
@@ -88,38 +89,36 @@ def measure(ray: Any, seconds: float) -> list[Node]:
 
     here = ray.get_runtime_context().get_node_id()
     found: list[Node] = []
-    opened: list[Line] = []
-    lines: list[Line] = []  # to those that answered
-    for node in ray.nodes():
-        cpus = int(node["Resources"].get("CPU", 0))
-        if not node["Alive"] or node["NodeID"] == here or not cpus:
-            continue
-        host = node["NodeManagerHostname"]
-        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        try:
-            actor = ray.remote(num_cpus=0, scheduling_strategy=place)(Sender).remote()
-            host, theirs, doors = ray.get(actor.about.remote(), timeout=_START_S)
-            if other := differences(build(), theirs):
-                raise ValueError(f"it would make other rows: {'; '.join(other)}")
-            actor.serve.remote()
-            opened += (reached := [Line.to(*door) for door in doors])
-            found.append(Node(host, cpus, "", round_trip_s(reached[0]), bytes_per_s(reached, seconds)))
-            lines += reached
-        except Exception as e:  # noqa: BLE001 - whatever it is, it is the finding
-            found.append(Node(host, cpus, f"{type(e).__name__}: {' '.join(str(e).split())}"[:1000]))
-    answered = [node for node in found if not node.why]
-    if len(answered) > 1:
-        name, cpus = f"{len(answered)} machines", sum(node.cpus for node in answered)
-        try:
-            found.append(Node(name, cpus, bytes_per_s=bytes_per_s(lines, seconds)))
-        except LineClosed as e:
-            found.append(Node(name, cpus, f"a line broke while all of them sent: {e}"))
-    for line in opened:
-        line.close()
+    lines: list[TcpLine] = []  # to those that answered
+    with contextlib.ExitStack() as opened:
+        for node in ray.nodes():
+            cpus = int(node["Resources"].get("CPU", 0))
+            if not node["Alive"] or node["NodeID"] == here or not cpus:
+                continue
+            host = node["NodeManagerHostname"]
+            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            try:
+                actor = ray.remote(num_cpus=0, scheduling_strategy=place)(Sender).remote()
+                host, theirs, doors = ray.get(actor.about.remote(), timeout=_START_S)
+                if other := differences(build(), theirs):
+                    raise ValueError(f"it would make other rows: {'; '.join(other)}")
+                actor.serve.remote()
+                reached = [opened.enter_context(contextlib.closing(TcpLine.to(*door))) for door in doors]
+                found.append(Node(host, cpus, "", round_trip_s(reached[0]), bytes_per_s(reached, seconds)))
+                lines += reached
+            except Exception as e:  # noqa: BLE001 - whatever it is, it is the finding
+                found.append(Node(host, cpus, f"{type(e).__name__}: {' '.join(str(e).split())}"[:1000]))
+        answered = [node for node in found if not node.why]
+        if len(answered) > 1:
+            name, cpus = f"{len(answered)} machines", sum(node.cpus for node in answered)
+            try:
+                found.append(Node(name, cpus, bytes_per_s=bytes_per_s(lines, seconds)))
+            except LineClosed as e:
+                found.append(Node(name, cpus, f"a line broke while all of them sent: {e}"))
     return found
 
 
-def round_trip_s(line: Line) -> float:
+def round_trip_s(line: TcpLine) -> float:
     """From a small question to a `Sender` to its answer, median."""
     one, took_s = np.ones(1, np.int64), []
     for _ in range(_ROUND_TRIPS):
@@ -130,11 +129,11 @@ def round_trip_s(line: Line) -> float:
     return statistics.median(took_s)
 
 
-def bytes_per_s(lines: Sequence[Line], seconds: float) -> float:
+def bytes_per_s(lines: Sequence[TcpLine], seconds: float) -> float:
     """What `Sender`s send over all these lines together."""
     until_s = (began_s := time.monotonic()) + seconds
 
-    def take(line: Line) -> int:
+    def take(line: TcpLine) -> int:
         rows, wanted, received = np.empty(_BYTES, np.uint8), np.full(1, _BYTES), 0
         line.send_rows(wanted)  # two at a time, so that the line is never empty
         while True:

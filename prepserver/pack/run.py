@@ -82,6 +82,8 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()
+    except BrokenContainerError as error:
+        raise PackError(f"the source's listing {error.path} is damaged: run the same command to go on") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PackError(

@@ -24,9 +24,10 @@ Codes = Mapping[tuple[Role | Literal["file"], str], str]
 class Spec:
     """A frozen record of plain values, equal to another one of its class with the same values.
 
-    Its `__init__` sets each attribute once, to the canonical form of a parameter, so equal meaning is equal data; an
-    attribute that is no parameter is declared in the class. (A dataclass would name each parameter three times, because
-    `__init__` takes other types than it keeps.)
+    Its `__init__` sets each attribute once, to the canonical form of a parameter, so equal meaning is equal data; one
+    that is not allowed raises `SpecError`, whose field is the parameter. An attribute that is no parameter is declared
+    in the class. (A dataclass would name each parameter three times, because `__init__` takes other types than it
+    keeps.)
     """
 
     wire_key: ClassVar[str]  # the key of the class's name on the wire

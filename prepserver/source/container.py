@@ -123,6 +123,8 @@ class Container:
         if name not in self._sections:
             raise self._broken(f"no section {name}")
         begins, length = self._sections[name]
+        if not 0 <= begins <= begins + length <= self._length:  # a stranger may have written it, checksums and all
+            raise self._broken(f"its {name} are bytes {begins} to {begins + length} of {self._length}")
         return begins, length
 
     def _read(self, at: int, count: int) -> bytes:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.record import label_of
-from prepserver.source.container import Container
+from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import GzippedShards, check_installed
 from prepserver.source.ranges import FilesReader, Sections
@@ -220,6 +220,8 @@ class LinesSource(Source):
         file = bisect_right(self._firsts, index) - 1
         try:
             where = f"line {self._number(file, index - self._firsts[file])}"
+        except BrokenContainerError:
+            raise
         except OSError:  # the file has changed
             where = f"sample {index - self._firsts[file]}"
         return f"{self._files[file]}, {where}"

@@ -43,7 +43,8 @@ def compact(given: Any) -> Any:
 def run_lengths(given: Any, height: int, width: int) -> bytes:
     """Return the compressed run lengths of an outline on an image; empty for one without pixels.
 
-    Given is a list of polygons, of x and y in turn, after `compact`; or a map with ``size`` and ``counts``.
+    The image has `height` times `width` pixels. Given is a list of polygons, of x and y in turn, after `compact`; or a
+    map with ``size`` and ``counts``.
 
     Raises:
         BadOutline: It is none of these, or lies far outside the image.

@@ -46,7 +46,7 @@ def files_of(patterns: Sequence[str], roots: Roots) -> list[str]:
 
     Raises:
         OutsideRootsError: A folder in which names are matched lies outside the roots.
-        SourceError: A folder cannot be listed, or a pattern matches no file.
+        SourceError: A folder cannot be listed, or a pattern matches no file, or one is named twice.
     """
     found = [path for pattern in patterns for each in expand(pattern) for path in _matching(each, roots)]
     if len(set(found)) < len(found):

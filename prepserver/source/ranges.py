@@ -51,7 +51,11 @@ class FilesReader(ScanningReader, Generic[T]):
         return []
 
     def files(self) -> list[str]:
-        """Return the absolute paths of the files, in order: by default those that the spec's first path names."""
+        """Return the absolute paths of the files, in order: by default those that the spec's first path names.
+
+        Raises:
+            SourceError: It names no files, or one twice, or a folder cannot be listed.
+        """
         return files_of([path for name, path in self.spec.named_paths() if name == self.spec.paths[0]], self.roots)
 
     @abstractmethod

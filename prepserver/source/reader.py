@@ -82,7 +82,6 @@ class Reader(ABC):
                 raise SourceError(f"the index {index_path} belongs to another dataset")
             return self.read_by(container)
         except OSError as error:
-            # As text: a frame that kept its own error would keep the index, and the ring of its caller, for long.
             said = str(error) if isinstance(error, BrokenContainerError) else f"{index_path}: {error}; {AGAIN}"
             raise SourceError(f"cannot open the index {said}") from error
 

@@ -41,16 +41,26 @@ class Rates:
     def __init__(self) -> None:
         self._windows: dict[Key, _Window] = {}
         self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)  # (seconds, rows) between two marks
+        self._last: tuple[float, float] | None = None  # the same, as long as work may have ended within
+        self._worked_s = float("-inf")
 
     def mark(self, now_s: float, rows_made: int, counts: Mapping[Key, float] | None = None) -> None:
         """Notes all counts; call it about once a second. A count that is missing is forgotten."""
         rows = self._windows.get(_ROWS)
         if rows is not None and rows_made > rows.readings[-1][1]:
-            self._busy.append((now_s - rows.readings[-1][0], rows_made - rows.readings[-1][1]))
+            self._worked(now_s, now_s - rows.readings[-1][0], rows_made - rows.readings[-1][1])
         counts = {**(counts or {}), _ROWS: rows_made}
         self._windows = {key: self._windows.get(key) or _Window() for key in counts}
         for key, count in counts.items():
             self._windows[key].mark(now_s, count)
+
+    def _worked(self, now_s: float, seconds: float, rows: float) -> None:
+        """Counts work between two marks once there was work before and after it; it may be cut short otherwise."""
+        begins = now_s - self._worked_s > WINDOW_S
+        if self._last is not None and not begins:
+            self._busy.append(self._last)
+        self._last = None if begins else (seconds, rows)
+        self._worked_s = now_s
 
     def per_s(self, key: Key, last_s: float = float("inf")) -> float | None:
         """Growth of a count per second, over the last `last_s` seconds at most; None if too little is known.
@@ -80,6 +90,9 @@ class Rates:
 
     @property
     def busy_rows_per_s(self) -> float:
-        """The rate in the last ten seconds in which rows were made: what to expect when a paused job goes on."""
+        """The rate in the last ten seconds in which rows were made: what to expect when a paused job goes on.
+
+        0 if too little is known: a ring that was filled in a moment shows no rate.
+        """
         seconds = sum(s for s, _ in self._busy)
         return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0

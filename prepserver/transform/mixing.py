@@ -18,7 +18,7 @@ from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.objects import Objects
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
-from prepserver.transform.rows import Step, make_rows
+from prepserver.transform.rows import NextTarget, make_rows
 from prepserver.transform.stage import Array, Drawn, Draws, Mix, MixStage, Part, Stage
 
 
@@ -44,7 +44,7 @@ class PartMaker(RowMaker):
         """Return what is decided for a row."""
         return self._stage.mix(samples, Draws(key, self._stage.place, self._view))
 
-    def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix, step: Step) -> Part:
+    def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix, step: NextTarget) -> Part:
         """Return a part of a row; `step` as for `make_rows`.
 
         Raises:

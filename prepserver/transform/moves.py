@@ -58,7 +58,7 @@ class Displace(NamedTuple):
     fill: tuple[float, ...] = (0.0,)  # value where the old plane has no point; see `Pad`
 
 
-Change = Callable[["Objects"], "Objects"]
+BoxChange = Callable[["Objects"], "Objects"]
 """What an op does to boxes and to what there is for each of them, and to nothing else."""
 
-Move = Cut | Scale | Mirror | Warp | Displace | Change
+Move = Cut | Scale | Mirror | Warp | Displace | BoxChange

@@ -156,4 +156,4 @@ class BoxStage(Stage[OpT]):
 
     @abstractmethod
     def change(self, objects: Objects) -> Objects:
-        """Return the boxes as the op leaves them; a `Change`."""
+        """Return the boxes as the op leaves them; a `BoxChange`."""

@@ -29,7 +29,7 @@ from prepserver.transform.stored import StoredImage
 Target = tuple[RowMaker, Sequence[np.ndarray[Any, np.dtype[Any]]]]
 """A maker and the rows of its fields."""
 
-Step = Callable[[int], object]
+NextTarget = Callable[[int], object]
 """Called with the place of the target that is rendered next, or with `DECODING`, which all targets share."""
 
 DECODING = -1
@@ -62,7 +62,7 @@ class Order:
 
 
 def make_rows(
-    record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step = lambda _: None
+    record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: NextTarget = lambda _: None
 ) -> None:
     """Decode one sample once and render it into every target's row.
 
@@ -89,7 +89,7 @@ def make_rows(
 class _Rows:
     """The rows of one sample."""
 
-    def __init__(self, record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step) -> None:
+    def __init__(self, record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: NextTarget) -> None:
         self._record, self._key, self._targets, self._step = record, key, targets, step
         self._failures: dict[int, str] = {}
         self._plans: dict[int, Plan] = {}  # by target

@@ -160,12 +160,12 @@ class Stage(ABC, Generic[OpT]):
             self.make(values, after, each)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Decide for an image of `height` x `width`; a stage that touches no image leaves it as it is.
+        """Decide for an image of `height` x `width`.
 
         Raises:
             BadSample: The op cannot use the image.
         """
-        return Drawn(None, height, width)
+        raise NotImplementedError
 
     def draw_by(self, objects: Objects, draws: Draws) -> Drawn:
         """Decide for an image with boxes; raises as `draw`."""
@@ -179,6 +179,10 @@ class RecordStage(Stage[OpT]):
         super().__init__(op, place)
         self.column = op.column
         self.makes = (op.column,)
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """As `Stage.draw`; leaves the image as it is."""
+        return Drawn(None, height, width)
 
 
 class ValueStage(Stage[OpT]):

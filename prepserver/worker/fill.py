@@ -24,6 +24,7 @@ from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import SEVERAL
 from prepserver.transform import DECODING, BadSample, SampleKey, is_shortage, make_rows
+from prepserver.transform.rows import NextTarget
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
 from prepserver.worker.streams import Stream, Target
@@ -45,7 +46,6 @@ _RETRY_AFTER_S = (0.01, 0.1)
 
 
 Mark = Callable[[int, int], None]
-Step = Callable[[int], None]
 
 
 class LaneError(Exception):
@@ -82,8 +82,8 @@ class FillResult:
 
 
 def fill(
-    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark, step: Step = lambda _target: None,
-    alone: bool = False,
+    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark,
+    step: NextTarget = lambda _target: None, alone: bool = False,
 ) -> FillResult:  # fmt: skip
     """Fills the rows of `count` positions from `position` on in every target; one decode serves all of them.
 
@@ -113,7 +113,7 @@ def fill(
 
 
 class _Filler:
-    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: Step, alone: bool) -> None:
+    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: NextTarget, alone: bool) -> None:
         self._stream = stream
         self._targets = targets
         self._mark = mark
@@ -362,7 +362,7 @@ class _Filler:
             name = self._stream.source.name(index)
             raise LaneError(target, f"at {_reason(name, describe(error))}") from error
 
-    def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: Step) -> None:
+    def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: NextTarget) -> None:
         outs = [
             (maker, [target.rows.row(field.name, position) for field in maker.fields])
             for target in (self._targets[t] for t in ready.where)

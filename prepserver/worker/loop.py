@@ -153,6 +153,7 @@ class Worker:
                     self._caches.pop(cache, None)
                 case work.DropLane(lane):
                     del self._lanes[lane]
+                    self._tasks_since_collect = _COLLECT_BUSY  # garbage may hold the ring, and no task may follow
                 case work.DropStream(stream):
                     del self.streams[stream]
                 case _:

@@ -8,7 +8,7 @@ from typing import Any
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
 from prepserver.transform.mixing import Mixer
-from prepserver.transform.rows import Step
+from prepserver.transform.rows import NextTarget
 from prepserver.transform.stage import Mix, Part
 from prepserver.worker.caching import Caching, Ready
 from prepserver.worker.streams import Stream, Target
@@ -26,7 +26,7 @@ class Partners:
         self._stream, self._targets, self._caches, self._read = stream, targets, caches, read
 
     def make(
-        self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None], step: Step
+        self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None], step: NextTarget
     ) -> None:
         """Makes the row of `position` in target number `t` from its own sample, which is `ready`, and its partners.
 
@@ -47,7 +47,7 @@ class Partners:
 
     def _partner(
         self, mixer: Mixer, t: int, partner: int, key: SampleKey, number: int, mix: Mix, mark: Callable[[int], Any],
-        step: Step,
+        step: NextTarget,
     ) -> Part:  # fmt: skip
         reason = ""
         for place in range(partner, partner + TRIES):
@@ -68,6 +68,6 @@ class Partners:
         raise BadSample(reason, {0: reason})
 
 
-def _part(mixer: Mixer, ready: Ready, key: SampleKey, number: int, mix: Mix, step: Step) -> Part:
+def _part(mixer: Mixer, ready: Ready, key: SampleKey, number: int, mix: Mix, step: NextTarget) -> Part:
     maker = mixer.headed if ready.is_tail else mixer.parts
     return maker.part(ready.record, key, number, mix, step)

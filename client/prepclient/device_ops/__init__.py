@@ -16,4 +16,4 @@ DEVICE_OPS: dict[type[Op], type[BatchOp[Any]]] = {
     get_args(vars(each)["__orig_bases__"][0])[0]: each
     for each in members(sys.modules[__name__], BatchOp).values()  # type: ignore[type-abstract]
 }
-"""How an op is done, by its class: `NormalizeOnBatch(LineOp[Normalize])` is that of `Normalize`."""
+"""How an op is done, by its class: `NormalizeOnBatch(LinearOp[Normalize])` is that of `Normalize`."""

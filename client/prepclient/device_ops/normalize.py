@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from prepclient.batchop import Line, LineOp
+from prepclient.batchop import Linear, LinearOp
 from prepserver.pipeline.ops.normalize import Normalize
 
 
-class NormalizeOnBatch(LineOp[Normalize]):
-    def after(self, line: Line) -> Line:
-        return line.over(self._op.std, self._op.mean)
+class NormalizeOnBatch(LinearOp[Normalize]):
+    def after(self, linear: Linear) -> Linear:
+        return linear.over(self._op.std, self._op.mean)

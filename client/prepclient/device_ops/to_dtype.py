@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from prepclient.batchop import Line, LineOp
+from prepclient.batchop import Linear, LinearOp
 from prepserver.pipeline.ops.to_dtype import ToDtype
 
 
-class ToDtypeOnBatch(LineOp[ToDtype]):
-    def after(self, line: Line) -> Line:
+class ToDtypeOnBatch(LinearOp[ToDtype]):
+    def after(self, linear: Linear) -> Linear:
         is_scaled = self._op.scale and self._image.dtype == "uint8" != self._op.dtype
-        return line.over((255.0,), (0.0,)) if is_scaled else line
+        return linear.over((255.0,), (0.0,)) if is_scaled else linear

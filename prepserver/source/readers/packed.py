@@ -71,7 +71,11 @@ def _shard_paths(root: str, count: int) -> list[str]:
 
 
 def _find_index(root: str) -> str:
-    """Return the path of the index of a packed dataset."""
+    """Return the path of the index of a packed dataset.
+
+    Raises:
+        SourceError: The folder cannot be listed, or does not hold one finished packed dataset.
+    """
     try:
         names = storage.names(root)
     except OSError as error:
@@ -100,7 +104,11 @@ def open_index(path: Path, roots: Roots = ANYWHERE, remedy: str = _AGAIN) -> Con
 
 
 def _check_shards(root: str, sizes: Sequence[int], roots: Roots) -> None:
-    """Check that the shards exist, lie below the roots, and have their sizes. Runs once, when a job attaches."""
+    """Check that the shards exist, lie below the roots, and have their sizes. Runs once, when a job attaches.
+
+    Raises:
+        SourceError: One is missing, lies outside the roots, or has another size.
+    """
     paths = _shard_paths(root, len(sizes))
     if is_url(root):
         try:

@@ -119,7 +119,13 @@ def _members(path: str, file: File) -> Iterator[_Member]:
 
 
 def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tuple[bytes, bytes, bytes, int] | None:
-    """Read a header: type of member, header, begin and length of its data; None at the end."""
+    """Return type, header, first bytes and length in bytes of the member whose header is at byte `at`; None at the end.
+
+    `given` is what headers before it say of it. The first bytes are at most `_BLOCK`.
+
+    Raises:
+        SourceError: There is no header, or the member is cut off.
+    """
     block, size = file.read(2 * _BLOCK, at), file.size
     header = block[:_BLOCK]
     if at == 0:

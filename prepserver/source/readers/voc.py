@@ -94,7 +94,11 @@ class VocReader(FileTableReader):
         return Scan(meta, sections, places, mtimes_ns=() if is_url(self.spec.root) else times)
 
     def _annotation(self, name: bytes) -> _Annotation:
-        """Read what is known of an image, in a thread."""
+        """Read what is known of an image, in a thread; a file that is missing or damaged makes a bad sample of it.
+
+        Raises:
+            SourceError: The file lies outside the roots, or its store fails.
+        """
         path, version = self._xml_path(name), 0
         self.roots.check_path("the annotations", path)
         labels = {name: label for label, name in enumerate(self.spec.classes or CLASSES)}

@@ -138,7 +138,11 @@ class _Begun:
 
 
 class Link:
-    """The reads of this process; see the module. One owner thread uses `want` and `read`."""
+    """The reads of this process; see the module. One owner thread uses `want` and `read`.
+
+    Raises:
+        SourceError: obstore is not installed.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()

@@ -16,8 +16,8 @@ from bench.harness.command import load, main, names, question
 from bench.harness.fingerprint import ROOT, fingerprint
 
 
-def figures(**more: Any) -> str:
-    return json.dumps({"machine": {**fingerprint(), "load_before": 0.1}, "took_s": 7.0, **more})
+def figures(busy_cores: float = 0.05, **more: Any) -> str:
+    return json.dumps({"machine": {**fingerprint(), "busy_before_cores": busy_cores}, "took_s": 7.0, **more})
 
 
 def cell(peer: str, rate: float) -> dict[str, Any]:
@@ -75,12 +75,13 @@ def test_figures_of_an_earlier_run_are_shown(tmp_path: Path, capsys: pytest.Capt
 def test_the_report_has_a_section_for_each_measured_case(tmp_path: Path) -> None:
     rounds = [[{**cell("prepserver", 2000.0), "others_cores": 0.7}]]
     (tmp_path / "peers.json").write_text(figures(workers=2, left_out={}, versions={"grain": "1"}, rounds=rounds))
-    (tmp_path / "joining.json").write_text(figures(workers=2, samples=8192, joins=[]))
+    (tmp_path / "joining.json").write_text(figures(0.7, workers=2, samples=8192, joins=[]))
     (tmp_path / "gpu.json").write_text(figures(found={}))  # not a part of it
     assert main(["results", "--figures", str(tmp_path), "--into", str(tmp_path)]) == 0
     report = (tmp_path / "RESULTS.md").read_text()
     assert re.findall("^## (.*)$", report, re.MULTILINE) == [load("joining").title, load("peers").title]
     assert "**Disturbed: in 1 of 1 windows" in report
+    assert report.count("**0.7 cores were busy before the run: provisional.**") == 1
     assert "- Versions: grain 1.\n" in report
     assert "![" in report
     assert (tmp_path / "peers.svg").exists()

@@ -15,7 +15,7 @@ import pytest
 from prepserver.engine.actor import OtherBuildError, RowActor
 from prepserver.engine.block import runs
 from prepserver.engine.build import build, differences
-from prepserver.engine.line import IN_RAY, Line
+from prepserver.engine.line import IN_RAY, TcpLine
 from prepserver.inline import InlineMaker
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import create_segment
@@ -39,7 +39,7 @@ class Told:
         *_, address, token = self.actor.about()
         self._serves = threading.Thread(target=self._serve)
         self._serves.start()
-        self.line = Line.to(address, token)
+        self.line = TcpLine.to(address, token)
         self.error: Exception | None = None
         info = index_of(tree, cache)
         self.line.send(work.AddStream(1, tree.to_wire(), IN_RAY, "full", 3, places=list(info.places)))
@@ -114,9 +114,9 @@ def test_whoever_has_no_token_is_sent_away(tmp_path: Path) -> None:
     *_, address, token = made.about()
     serves = threading.Thread(target=made.serve)
     serves.start()
-    with contextlib.closing(Line.to(address, bytes(len(token)))) as other, pytest.raises(ConnectionError):
+    with contextlib.closing(TcpLine.to(address, bytes(len(token)))) as other, pytest.raises(ConnectionError):
         other.receive(work.FROM_ACTOR)
-    Line.to(address, token).close()
+    TcpLine.to(address, token).close()
     serves.join()
 
 

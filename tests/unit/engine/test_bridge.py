@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from prepserver.engine.bridge import Bridge
-from prepserver.engine.line import Line, Listener
+from prepserver.engine.line import TcpLine, TcpListener
 from prepserver.memory.segment import create_segment
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout, ring_fields
@@ -35,7 +35,7 @@ class Actor:
     go_on: threading.Event
 
     def __init__(self) -> None:
-        self._listener = Listener("127.0.0.1")
+        self._listener = TcpListener("127.0.0.1")
 
     def about(self) -> Any:
         return "machine", os.getpid(), "native", "", self._listener.address, self._listener.token
@@ -165,8 +165,8 @@ def test_no_sample_is_blamed_for_a_slow_network(remote: Remote, monkeypatch: pyt
 def test_a_line_is_closed_by_the_thread_that_reads_it(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptor's number may be that of another line a moment later."""
     closed = []
-    close = Line.close
-    monkeypatch.setattr(Line, "close", lambda line: (closed.append(threading.current_thread().name), close(line))[1])
+    close = TcpLine.close
+    monkeypatch.setattr(TcpLine, "close", lambda line: (closed.append(threading.current_thread().name), close(line))[1])
     send(remote.line, work.Fill(1, 1, [1], 5, 2, alone=True))
     wait_until(lambda: remote.page.read().busy)
     remote.line.shutdown(socket.SHUT_RDWR)

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from prepserver.engine.line import Line, Listener
+from prepserver.engine.line import TcpLine, TcpListener
 
 DROPS = 30  # fewer than a token has bytes
 
 
 def test_who_shows_a_token_byte_by_byte_is_sent_away_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prepserver.engine.line._TOKEN_S", 0.2)
-    listener = Listener("127.0.0.1")
+    listener = TcpListener("127.0.0.1")
     dropped = 0
     with socket.create_connection(listener.address) as other:
         accepts = threading.Thread(target=lambda: listener.accept().close())
@@ -26,6 +26,6 @@ def test_who_shows_a_token_byte_by_byte_is_sent_away_in_time(monkeypatch: pytest
                 other.sendall(b"a")
                 dropped += 1
                 time.sleep(0.05)
-        Line.to(listener.address, listener.token).close()
+        TcpLine.to(listener.address, listener.token).close()
         accepts.join()
     assert dropped < DROPS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prepserver.engine import network
-from prepserver.engine.line import Line
+from prepserver.engine.line import TcpLine
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def _actor(sender: network.Sender) -> Any:
 
 @pytest.mark.parametrize("breaks", [False, True])
 def test_all_machines_send_at_once(ray: Any, monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
-    accepted: list[Line] = []
+    accepted: list[TcpLine] = []
     send, serve = network.Sender._send, network.Sender.serve
 
     def begin(sender: network.Sender) -> None:
@@ -68,7 +68,7 @@ def test_bytes_come_over_all_lines() -> None:
     serves = threading.Thread(target=sender.serve)
     serves.start()
     _, _, doors = sender.about()
-    lines = [Line.to(*door) for door in doors]
+    lines = [TcpLine.to(*door) for door in doors]
     assert network.round_trip_s(lines[0]) > 0
     assert network.bytes_per_s(lines, 0.0) > 0
     for line in lines:

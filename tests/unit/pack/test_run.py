@@ -30,6 +30,7 @@ from prepserver.pipeline.sources import (
     SyntheticImages,
     Take,
     Tar,
+    TextLines,
 )
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.transform import native
@@ -207,6 +208,30 @@ def test_unreadable_files_are_left_out_where_asked_and_named(tmp_path: Path) -> 
         "cats/0.jpg", "cats/2.jpg", "dogs/3.jpg", "dogs/4.jpg", "dogs/5.jpg", "dogs/7.png"
     ]  # fmt: skip
     assert [packed.label(k) for k in range(6)] == [0, 0, 1, 1, 1, 1]
+
+
+class Damages(Told):
+    """Changes a byte of the listing, which is open by then, at a text."""
+
+    def __init__(self, out: Path, text: bytes) -> None:
+        super().__init__()
+        self._folder, self._text = out / LISTING_NAME, text
+
+    def begin(self, total: int, done: int) -> None:
+        (path,) = self._folder.glob("*.idx")
+        data = path.read_bytes()
+        path.write_bytes(data.replace(self._text, bytes(len(self._text)), 1))
+        assert path.read_bytes() != data
+
+
+@pytest.mark.parametrize("kind", ["folder", "lines"])
+def test_no_sample_is_left_out_because_its_listing_is_damaged(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    texts = TextLines(str(tmp_path / "a.txt"))
+    spec, at = (tree(tmp_path / "data"), b"7.png") if kind == "folder" else (texts, (4).to_bytes(8, "little"))
+    with pytest.raises(PackError, match=r"listing .*\.idx is damaged: run the same command"):
+        do(spec, tmp_path / "out", skip=True, told=Damages(tmp_path / "out", at))
+    assert do(spec, tmp_path / "out", skip=True).skipped == 0
 
 
 def test_damaged_files_are_kept_and_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from prepserver.pack.transcode import Transcoder, transcode
 from prepserver.protocol.packed import INDEXED, KEPT, read_record
+from prepserver.transform.segments import interval_of
 from tests.support.complete import JPEGTRAN, missing, needs_kernels
 from tests.support.photos import SUBSAMPLINGS, jpeg, pixels, saved
 
@@ -61,6 +62,14 @@ def test_an_image_above_the_longest_side_is_made_smaller(lossless: bool) -> None
     head, _, image = read_record(transcode(0, jpeg(120, 200), Transcoder(lossless, max_side=100)).record)
     assert (head.height, head.width) == (60, 100)
     assert simplejpeg.decode_jpeg(image).shape == (60, 100, 3)
+
+
+@pytest.mark.parametrize(
+    ("width", "unit", "at_most", "interval"),
+    [(500, 8, 4, 3), (500, 8, 8, 7), (500, 16, 4, 4), (500, 16, 8, 8), (375, 8, 8, 1), (9, 8, 8, 2), (1, 16, 4, 1)],
+)
+def test_segments_divide_the_row(width: int, unit: int, at_most: int, interval: int) -> None:
+    assert interval_of(width, unit, at_most) == interval
 
 
 @needs_kernels

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from array import array
 from contextlib import suppress
@@ -133,6 +134,24 @@ def test_no_flipped_bit_is_ever_read(
     except BrokenContainerError:
         return
     assert {name: container.section(name) for name in PIECES} == PIECES  # only padding was flipped
+
+
+@pytest.mark.parametrize("place", ["[8,105]", "[8,9e9]", "[-8,5]", "[8,-1]"])
+def test_a_section_that_lies_elsewhere_is_refused(whole: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checksums are right, as those of a stranger's may be."""
+    dumps = json.dumps
+    with monkeypatch.context() as patched:
+        patched.setattr(json, "dumps", lambda *a, **k: dumps(*a, **k).replace('"b":[8,100]', f'"b":{place}'))
+        write_container(whole, META, SECTIONS)
+    container = Container(whole)
+    for read in (
+        container.section,
+        lambda name: container.piece(name, 0, 0),
+        lambda name: container.rows(name, "q", 8),
+    ):
+        with pytest.raises(BrokenContainerError, match="its b are bytes"):
+            read("b")
+    assert container.section("a") == b"12345"
 
 
 def test_only_what_is_read_of_a_damaged_file_is_an_error(tmp_path: Path) -> None:

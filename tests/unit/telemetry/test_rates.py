@@ -59,6 +59,14 @@ def test_the_rate_of_work_is_nothing_before_the_first_row() -> None:
     assert rates.busy_rows_per_s == 0.0
 
 
+def test_marks_between_which_work_began_or_ended_show_no_rate() -> None:
+    """A ring was filled in a moment, in the middle of a second; a job that attaches then would see a slow pool."""
+    rates = Rates()
+    for second, rows in enumerate((0, 20, 1020, 1030, 1030, 1030)):
+        rates.mark(float(second), rows)
+        assert rates.busy_rows_per_s == (1000.0 if second >= 3 else 0.0)
+
+
 def test_a_count_taken_too_high_gives_no_rate_below_nothing() -> None:
     rates = Rates()
     rates.mark(1.0, 0, {("busy", 1): 5.0})
