@@ -336,7 +336,7 @@ def test_code_that_changed_is_another_stream(tmp_path: Path, new_server: Callabl
     assert_level(10, [next(batches) for _ in range(8)])
     state = client.state_dict()
     server.process.kill()
-    server.process.wait(60)
+    server.process.wait(PATIENCE_S)
     server.start()
     assert server.status()["plugins"][0]["code"] != before
     with client, pytest.raises(SourceChanged, match="the code of a plug-in has changed"):
@@ -361,7 +361,7 @@ def test_a_new_zygote_with_other_code_ends_the_daemon(tmp_path: Path, new_server
     server.wait_up()
     code.write_text(code.read_text().replace("return", "return 1 *"))
     os.kill(server.zygote, 9)
-    assert server.process.wait(60) == 1
+    assert server.process.wait(PATIENCE_S) == 1
     assert "the files of plug-ins have changed since this daemon was started" in server.log()
 
 
