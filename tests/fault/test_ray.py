@@ -23,7 +23,7 @@ from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, Rows, inline_rows, read
 from tests.support.remote import bridge_of, ray_engine, remote_workers, rows_while
 from tests.support.server import Server, cli, environment
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'prepserver[ray]'")
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
@@ -65,7 +65,7 @@ class Cluster:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_S)
         self._process.stdout.close()
 
 

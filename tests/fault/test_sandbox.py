@@ -23,7 +23,7 @@ from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.server import Server, environment
 from tests.support.tiny_images import photo_tree
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [
     pytest.mark.fault,
@@ -52,7 +52,9 @@ if "prepserver.worker.zygote" in sys.orig_argv:
 def python(script: str, *arguments: str) -> str:
     """Runs a script in a process of its own, with one thread, and returns what it prints."""
     command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,7 +163,7 @@ def test_what_is_missing_is_said_and_refused_where_all_is_wanted(mode: str, tmp_
     while "ready in" not in said and (line := started.stderr.readline()):
         said += line
     started.terminate()
-    said += started.communicate(timeout=60)[1]
+    said += started.communicate(timeout=PATIENCE_S)[1]
     assert "lacks landlock (Argument list too long" in said
     assert started.returncode == (exits.USAGE if mode == "on" else 0)
     assert ("sandbox has only seccomp, no_new_privs" in said) == (mode == "auto")

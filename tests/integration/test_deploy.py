@@ -18,6 +18,7 @@ from prepserver.daemon.server import KILL_S
 from prepserver.daemon.systemd import ATTACH_NAME
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.places import SYSTEM_RUNTIME_DIR
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +48,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         (tmp_path / unit).write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / unit) for unit in UNITS)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     ours = [line for line in done.stderr.splitlines() if "prepserver" in line]
     assert (done.returncode, ours) == (0, []), done.stderr
@@ -57,7 +58,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 def test_the_service_exposes_little() -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(DEPLOY / "prepserver.service")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     if "unrecognized option" in done.stderr:
         pytest.skip("systemd-analyze is older than security --offline (systemd 250)")
@@ -131,7 +132,7 @@ def test_the_user_and_group_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     done = subprocess.run(
         ["systemd-sysusers", f"--root={tmp_path}", str(DEPLOY / "prepserver.sysusers")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "prepserver:" in (tmp_path / "etc/passwd").read_text()
@@ -168,7 +169,11 @@ def test_a_daemon_in_a_pod_fits_and_shares_only_its_sockets() -> None:
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_kustomize_takes_the_manifests() -> None:
     done = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=60, check=False
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     for kind in ("Namespace", "ConfigMap", "DaemonSet"):

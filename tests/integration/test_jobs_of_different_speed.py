@@ -23,9 +23,9 @@ def views(lane: dict[str, Any]) -> int:
     return sum(name.startswith("image") for name in lane["fields"])
 
 
-def client(server: Server | None, job: str, lag: Any = "auto", wait_s: float = 30.0, **options: Any) -> PrepClient:
-    joining = Joining(wait_s=wait_s, lag=lag)
-    options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 600.0, "job": job, **options}
+def client(server: Server | None, job: str, lag: Any = "auto", **options: Any) -> PrepClient:
+    joining = Joining(wait_s=600.0, lag=lag)
+    options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 1800.0, "job": job, **options}
     if server is None:
         return PrepClient(SOURCE, OPS, inline=True, **options)
     return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, joining=joining, **options)
@@ -81,7 +81,7 @@ def test_all_views_of_a_job_that_is_left_behind_move_with_it(
     with (
         client(server, "looks", views=2, zero_copy=True, lag="detach") as looks,
         client(server, "reads", views=2, lag="detach") as reads,
-        client(server, "one", lag="detach", wait_s=600, timeout_s=1800.0) as one,
+        client(server, "one", lag="detach") as one,
     ):
         looking, reading = iter(looks), iter(reads)
         lent = next(looking)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,13 +25,20 @@ OTHER_OPS: list[Op] = [RandomResizedCrop(6), RandomHorizontalFlip()]
 CHUNK = 16
 
 
-def client(
-    server: Server, job: str, batch_size: int, ops: list[Op] = OPS, wait_s: float = 30.0, **options: Any
-) -> PrepClient:
+def client(server: Server, job: str, batch_size: int, ops: list[Op] = OPS, **options: Any) -> PrepClient:
     return PrepClient(
         SOURCE, ops, fields="dict", shuffle=True, seed=6, batch_size=batch_size, job=job,
-        joining=Joining(wait_s=wait_s, lag="wait"), runtime_dir=server.runtime_dir, timeout_s=1800.0, **options,
+        joining=Joining(wait_s=600.0, lag="wait"), runtime_dir=server.runtime_dir, timeout_s=1800.0, **options,
     )  # fmt: skip
+
+
+def begin(server: Server, first: PrepClient, batches: int = 1) -> Iterator[Any]:
+    """The first job reads, until the daemon has heard that it has; nobody can begin at 0 any more."""
+    iterator = iter(first)
+    for _ in range(batches):
+        next(iterator)
+    wait_until(lambda: server.stream()["position"] > 0, why=server.log)
+    return iterator
 
 
 def inline(ops: list[Op], position: int, count: int) -> Rows:
@@ -86,10 +93,8 @@ def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
     server: Server, caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
 ) -> None:
     filled_before = server.status()["rows_filled"]
-    with client(server, "first", 128) as first, client(server, "late", batch_size, ops, wait_s=600) as late:
-        batches = iter(first)
-        for _ in range(8):
-            next(batches)
+    with client(server, "first", 128) as first, client(server, "late", batch_size, ops) as late:
+        batches = begin(server, first, 8)
         reading = Reader(late, SAMPLES)
         wait_until(lambda: "started early" in caplog.text, why=server.log)
         got = len(reading.rows)
@@ -126,9 +131,9 @@ def is_full(stream: dict[str, Any]) -> bool:
 
 
 def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    with client(server, "late", 128, wait_s=600) as late:
+    with client(server, "late", 128) as late:
         with client(server, "first", 128) as first:
-            next(iter(first))
+            begin(server, first)
             reading = Reader(late, 2048)
             wait_until(lambda: "started early" in caplog.text, why=server.log)
         assert reading.end()[:2048] == inline(OPS, BLOCK, 2048)
@@ -138,8 +143,8 @@ def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(server: Server, ca
 
 def test_without_memory_for_its_own_ring_a_joiner_waits(new_server: Callable[..., Server]) -> None:
     server = new_server(memory="150K")
-    with client(server, "first", 128) as first, client(server, "late", 128, wait_s=600) as late:
-        next(iter(first))
+    with client(server, "first", 128) as first, client(server, "late", 128) as late:
+        begin(server, first)
         assert len(late) == len(first)
         (stream,) = server.status()["streams"]
         assert [lane["jobs"] for lane in stream["lanes"]] == [2]

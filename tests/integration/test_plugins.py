@@ -35,6 +35,7 @@ from prepclient import (
     kinds,
 )
 from tests.support.server import Server, cli, environment
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -155,7 +156,7 @@ def assert_level(level: int, batches: Iterable[list[torch.Tensor]]) -> None:
 def test_an_op_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: str) -> None:
     """The other lane of the same stream gets the sample."""
     ops = [SPELLED, PluginOp("odd", how=how, at=5)]
-    spec: dict[str, Any] = {"batch_size": 24, "runtime_dir": owned.runtime_dir, "seed": len(how), "timeout_s": 60.0}
+    spec: dict[str, Any] = {"batch_size": 24, "runtime_dir": owned.runtime_dir, "seed": len(how), "timeout_s": 600.0}
     with PrepClient(SOURCE, ops, **spec) as client, PrepClient(SOURCE, [SPELLED], **spec) as other:
         with pytest.raises(BadSampleError, match=said) as caught:
             next(iter(client))
@@ -172,7 +173,7 @@ def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: st
     """Also if it ends the worker, which cannot say in which of a block's samples that was."""
     np.save(tmp_path / "x.npy", np.arange(48).reshape(24, 2))
     op = PluginOp("shaken", column="x", block=True, how=how, at=10)
-    spec: dict[str, Any] = {"batch_size": 24, "on_error": "mask", "timeout_s": 60.0}
+    spec: dict[str, Any] = {"batch_size": 24, "on_error": "mask", "timeout_s": 600.0}
     with PrepClient(Arrays(x=tmp_path / "x.npy"), [op], runtime_dir=owned.runtime_dir, **spec) as client:
         valid = next(iter(client))[-1]
     assert valid.tolist() == [index != 5 for index in range(24)]
@@ -192,7 +193,7 @@ def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: st
 def test_a_dataset_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: str) -> None:
     source = Plugin("numbers", columns=COLUMNS, how=how, at=7)
     with (
-        PrepClient(source, [SPELLED], batch_size=24, runtime_dir=owned.runtime_dir, timeout_s=60.0) as client,
+        PrepClient(source, [SPELLED], batch_size=24, runtime_dir=owned.runtime_dir, timeout_s=600.0) as client,
         pytest.raises(BadSampleError, match=said) as caught,
     ):
         next(iter(client))
@@ -335,7 +336,7 @@ def test_code_that_changed_is_another_stream(tmp_path: Path, new_server: Callabl
     assert_level(10, [next(batches) for _ in range(8)])
     state = client.state_dict()
     server.process.kill()
-    server.process.wait(60)
+    server.process.wait(PATIENCE_S)
     server.start()
     assert server.status()["plugins"][0]["code"] != before
     with client, pytest.raises(SourceChanged, match="the code of a plug-in has changed"):
@@ -360,7 +361,7 @@ def test_a_new_zygote_with_other_code_ends_the_daemon(tmp_path: Path, new_server
     server.wait_up()
     code.write_text(code.read_text().replace("return", "return 1 *"))
     os.kill(server.zygote, 9)
-    assert server.process.wait(60) == 1
+    assert server.process.wait(PATIENCE_S) == 1
     assert "the files of plug-ins have changed since this daemon was started" in server.log()
 
 
@@ -429,7 +430,7 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(REPOSITORY / "examples" / name)], env=environment(XDG_RUNTIME_DIR=str(tmp_path)),
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     said = [line for line in ended.stderr.splitlines() if "waiting up to" not in line]  # as on a busy machine
     assert (ended.returncode, said) == (0, [])

@@ -99,9 +99,9 @@ def together(clients: list[PrepClient]) -> list[Rows]:
 def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server, tree: ImageFolder) -> None:
     pipelines: tuple[Any, ...] = (OPS, [RandomResizedCrop(24)], [Resize(40), CenterCrop(40)])
     filled_before = server.status()["rows_filled"]
-    spec: dict[str, Any] = {"fields": "dict", "shuffle": True, "seed": 4, "batch_size": 40, "timeout_s": 600}
+    spec: dict[str, Any] = {"fields": "dict", "shuffle": True, "seed": 4, "batch_size": 40, "timeout_s": 1800}
     clients = [
-        PrepClient(tree, ops, runtime_dir=server.runtime_dir, joining=Joining(wait_s=100), **spec) for ops in pipelines
+        PrepClient(tree, ops, runtime_dir=server.runtime_dir, joining=Joining(wait_s=600), **spec) for ops in pipelines
     ]
     try:
         for client in clients:

@@ -98,7 +98,8 @@ class ClientProcess:
             reader.start()
         if uid is not None:
             self.order("become", uid=uid)
-        client["runtime_dir"] = str(runtime_dir)
+        # However slow the pool is, jobs that can share do; whoever tests something else says so.
+        client = {"joining": Joining(wait_s=600.0), "timeout_s": 1800.0, **client, "runtime_dir": str(runtime_dir)}
         client = {name: dataclasses.asdict(x) if isinstance(x, Sharding | Joining) else x for name, x in client.items()}
         self._orders_pending = 1 + (uid is not None)
         self.order("open", source=source.to_wire(), ops=Pipeline.from_ops(list(ops)).to_wire(), client=client)

@@ -23,6 +23,7 @@ from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import ATTACH_SOCKET, Refused
 from prepserver.protocol.places import RUNTIME_DIR_VARIABLE, SYSTEM_RUNTIME_DIR
 from tests.support.server import environment
+from tests.support.waiting import PATIENCE_S
 
 COMMANDS = ["start", "status", "stop", "demo"]
 
@@ -250,7 +251,7 @@ def test_a_refusal_is_told_in_the_daemons_words(
         daemon = threading.Thread(target=refuse)
         daemon.start()
         found = said([*command, "--runtime-dir", str(tmp_path)], capsys)
-        daemon.join(10)
+        daemon.join(PATIENCE_S)
     assert found == (exit_code, "", f"prepserver {command[0]}: not for you")
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from prepserver.daemon.systemd import Notifier
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         s.bind(str(tmp_path / "notify"))
-        s.settimeout(10)
+        s.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
             monkeypatch.delenv(name, raising=False)
@@ -42,7 +43,7 @@ def test_an_abstract_address_is_understood(monkeypatch: pytest.MonkeyPatch) -> N
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         name = f"prepserver-test-{os.getpid()}"
         s.bind("\0" + name)
-        s.settimeout(10)
+        s.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
         Notifier().send(READY="1")
         assert s.recv(1024) == b"READY=1"

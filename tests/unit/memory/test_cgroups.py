@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from prepserver.memory import cgroups
+from tests.support.waiting import PATIENCE_S
 
 MIB = 1 << 20
 
@@ -109,7 +110,9 @@ def test_a_process_in_a_real_cgroup_finds_its_limit(tmp_path: Path) -> None:
         "print(*machine_free_bytes(), sep='|')"
     )
     try:
-        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+        said = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        )
     finally:
         group.rmdir()
     free, text = said.stdout.strip().split("|")

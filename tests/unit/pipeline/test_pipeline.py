@@ -36,6 +36,7 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import MAX_OPS, MAX_VIEWS, Pipeline
 from prepserver.pipeline.record import Record
 from prepserver.protocol.schema import Trees, build
+from tests.support.waiting import PATIENCE_S
 
 sides = st.integers(1, 500)
 sizes = sides | st.tuples(sides, sides) | st.lists(sides, min_size=1, max_size=2)
@@ -164,7 +165,7 @@ def test_the_digest_is_the_same_in_another_process() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert answer.stdout.strip() == pipeline.digest
 

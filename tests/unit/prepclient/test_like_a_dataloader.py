@@ -30,6 +30,7 @@ from prepclient.inline import InlineFeed
 from prepclient.session import Handed, Session
 from tests.support.server import cli
 from tests.support.tiny_images import photo_tree
+from tests.support.waiting import PATIENCE_S
 
 N = 13
 
@@ -178,7 +179,7 @@ def test_two_threads_at_once_are_an_error_and_turns_are_none(monkeypatch: pytest
 
     def slow_step() -> tuple[Any, Session, Handed]:
         waits.set()
-        assert may_go_on.wait(60.0)
+        assert may_go_on.wait(PATIENCE_S)
         return step()
 
     monkeypatch.setattr(train._loop, "step", slow_step)
@@ -186,7 +187,7 @@ def test_two_threads_at_once_are_an_error_and_turns_are_none(monkeypatch: pytest
     got: list[Any] = []
     other = threading.Thread(target=lambda: got.append(next(batches)))
     other.start()
-    assert waits.wait(60.0)
+    assert waits.wait(PATIENCE_S)
     for use in (
         lambda: next(batches), lambda: iter(train), train.close, lambda: train.set_epoch(5),
         lambda: train.load_state_dict(state),
@@ -195,7 +196,7 @@ def test_two_threads_at_once_are_an_error_and_turns_are_none(monkeypatch: pytest
             use()
     assert (len(train), train.samples, train.epoch) == (4, N, 0)
     may_go_on.set()
-    other.join(60.0)
+    other.join(PATIENCE_S)
     got += list(batches)
     assert sum(len(labels) for _, labels in got) == N
     train.close()
@@ -225,7 +226,7 @@ def test_careless_threads_get_each_batch_once_or_an_error() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120.0)
+            thread.join(PATIENCE_S)
     finally:
         sys.setswitchinterval(before)
     assert sorted(got) == list(range(300))

@@ -16,6 +16,7 @@ import pytest
 from prepclient import pinning
 from prepclient.pinning import CAPTURE_ERRORS, PORTABLE, RELAXED, HostPin, LibCuda, PinningWarning
 from prepserver.memory.mapping import Mapping
+from tests.support.waiting import PATIENCE_S
 
 BASE = 0x7F00_0000_0000
 
@@ -32,7 +33,7 @@ class RecordingDriver:
         self.gate.set()
 
     def register(self, address: int, nbytes: int) -> int:
-        assert self.gate.wait(10)
+        assert self.gate.wait(PATIENCE_S)
         self.registered.append((address, nbytes))
         return self.codes.pop(0) if self.codes else 0
 
@@ -116,7 +117,7 @@ def test_locking_begins_when_the_memory_is_all_there() -> None:
     for upto in (1000, 2000, 3000):
         present = upto
         asked.clear()
-        assert asked.wait(60)
+        assert asked.wait(PATIENCE_S)
         assert driver.registered == []
     present = 4096
     assert pin.wait()

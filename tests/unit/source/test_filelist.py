@@ -7,6 +7,7 @@ import pytest
 
 from prepserver.pipeline.sources import FileList
 from prepserver.source import IndexInfo, Source, SourceError, build_index, open_source
+from tests.support.waiting import PATIENCE_S
 
 
 def write(tmp_path: Path, content: str | bytes, name: str = "list.txt") -> FileList:
@@ -93,7 +94,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, text: str,
         build_index(write(tmp_path, text, name), tmp_path / "cache")
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(PATIENCE_S)
 def test_a_missing_list_a_folder_and_a_fifo_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, message in (

@@ -10,6 +10,7 @@ import pytest
 
 from prepserver.source import SampleError
 from prepserver.source.samples import read_regular_file
+from tests.support.waiting import PATIENCE_S
 
 
 def test_the_whole_file_is_read(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def make_socket(path: Path) -> None:
             os.chdir(here)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.parametrize(
     "make",
     [make_fifo, make_socket, Path.mkdir, lambda path: path.symlink_to("/dev/zero")],

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 
 TIED = """
@@ -35,7 +37,7 @@ def test_a_tied_process_goes_when_its_parent_is_killed() -> None:
         parent.kill()
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    assert poll.poll(10_000)
+    assert poll.poll(PATIENCE_S * 1000)
     os.close(pidfd)
 
 
