@@ -35,7 +35,7 @@ from prepclient import (
     kinds,
 )
 from tests.support.server import Server, cli, environment
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -357,8 +357,9 @@ def test_a_new_zygote_with_other_code_ends_the_daemon(tmp_path: Path, new_server
     code = tmp_path / "changing.py"
     code.write_text("def level(image, rng):\n    return image\nprepserver_ops = {'level': level}\n")
     server = new_server(workers=1, arguments=["--plugin", "changing"], env=path_with(tmp_path))
+    workers = server.workers()
     os.kill(server.zygote, 9)
-    server.wait_up()
+    wait_until(lambda: server.workers() not in ([], workers), why=server.log)
     code.write_text(code.read_text().replace("return", "return 1 *"))
     os.kill(server.zygote, 9)
     assert server.process.wait(PATIENCE_S) == 1
