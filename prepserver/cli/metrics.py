@@ -151,8 +151,11 @@ class _Server(socketserver.TCPServer):
                     raise ValueError("is there and no socket: name a new path, such as unix:FOLDER/metrics.sock")
                 path.unlink()  # of one that was killed
             self.address_family = socket.AF_UNIX
-            os.umask(0o117)  # for owner and group
-            super().__init__(str(path), _Handler)  # type: ignore[arg-type]  # typeshed knows only TCP here
+            mask = os.umask(0o117)  # for owner and group
+            try:
+                super().__init__(str(path), _Handler)  # type: ignore[arg-type]  # typeshed knows only TCP here
+            finally:
+                os.umask(mask)
         elif found and port.isascii() and port.isdigit():
             host = host.strip("[]")
             self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
