@@ -97,7 +97,8 @@ class TableSource(LinesSource):
         if not isinstance(name, str) or not name or not is_path(name) or ".." in name.split("/"):
             raise SampleError(f"its {column} is {name!r:.100}, and must be the path of a file below {root}")
         try:
-            path = canonical(column, name) or canonical(column, os.path.join(root, name)) or os.path.join(root, name)
+            joined = os.path.join(root, name)
+            path = canonical(column, name) or canonical(column, joined) or joined
         except SpecError as error:
             raise SampleError(f"its {column} is {name!r:.100}, and {error.reason}") from None
         if not path.startswith(f"{root.rstrip('/')}/"):

@@ -11,6 +11,7 @@ from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
+_LABELS = 1 << 63
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
@@ -25,6 +26,8 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
         if isinstance(given, str):
             return given
         raise _wrong(column, kind, given)
+    if type(given) is int and isinstance(kind, Label) and 0 <= given < _LABELS:  # most are: numpy takes 20 us
+        return np.int64(given)
     dtype = np.dtype("int64" if isinstance(kind, Label | Tokens) else kind.dtype)  # type: ignore[attr-defined]
     try:
         array = np.asarray(given)
