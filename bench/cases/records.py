@@ -5,7 +5,8 @@ Shuffled, in batches of 256, with equal numbers of workers; a row is 256 floats 
 `Arrays` is a torch ``DataLoader`` over the same memory-mapped arrays; the same with ``__getitems__``, which takes a
 whole batch by one index, is shown beside it, as is the same dataset through `Take`, `Skip` and `Concat`. The rival of
 `TFRecord` is the package ``tfrecord`` with its index, in a ``DataLoader``; it shuffles 1024 neighbours. That of
-`Parquet` is pyarrow in a ``DataLoader`` whose workers take row groups in random order and shuffle within each.
+`Parquet` is pyarrow in a ``DataLoader`` whose workers take row groups in random order and shuffle within each. Beside
+it prepserver shuffles whole batches; and all rows, of a little more than the 256 MiB that a worker keeps decoded.
 Contenders take turns in each round, each after a warm-up; three rounds of windows of 3 s.
 
 ``--tar-samples N`` asks instead how large the index of N samples in 100 tars is, and how fast a worker opens it. The
@@ -36,6 +37,7 @@ from bench.harness.rounds import Target, disturbed, target_sheet, values
 from bench.harness.tables import Sheet, spread
 from prepclient import Arrays, Concat, Parquet, PrepClient, Skip, Take, Tar, TFRecord
 from prepserver.pipeline import kinds
+from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.source import SourceSpec
 from prepserver.source import build_index, open_source
 
@@ -57,12 +59,14 @@ class Format:
         source: prepserver's source for them.
         rivals: Other readers of the same files, by name. The first one is its own fastest reader.
         least: How much faster than that one prepserver should be.
+        order: Of prepserver's batches.
     """
 
     write: Callable[[Path, np.ndarray[Any, Any]], None]
     source: Callable[[Path], SourceSpec]
     rivals: dict[str, Loader]
     least: float
+    order: Batching = "shuffle-batch-repeat"
 
 
 class _Mapped(Dataset[Any]):
@@ -145,10 +149,10 @@ def _write_arrays(folder: Path, rows: np.ndarray[Any, Any]) -> None:
     np.save(folder / "y.npy", np.arange(len(rows)) % 1000)
 
 
-def _prepserver(source: Callable[[Path], SourceSpec]) -> Loader:
+def _prepserver(source: Callable[[Path], SourceSpec], order: Batching = "shuffle-batch-repeat") -> Loader:
     @contextlib.contextmanager
     def made(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
-        with PrepClient(source(folder), [], batch_size=_BATCH, shuffle=True, workers=workers) as client:
+        with PrepClient(source(folder), [], batch_size=_BATCH, shuffle=True, order=order, workers=workers) as client:
             yield client
 
     return made
@@ -156,6 +160,10 @@ def _prepserver(source: Callable[[Path], SourceSpec]) -> Loader:
 
 def _arrays(folder: Path) -> SourceSpec:
     return Arrays(x=folder / "x.npy", label=folder / "y.npy")
+
+
+def _parquet(folder: Path) -> SourceSpec:
+    return Parquet(folder / "a.parquet", columns={"x": kinds.Array((256,)), "label": kinds.Label()})
 
 
 def _composed(folder: Path) -> SourceSpec:
@@ -192,9 +200,10 @@ FORMATS: dict[str, Format] = {
     ),
     "Parquet": Format(
         _write_parquet,
-        lambda folder: Parquet(folder / "a.parquet", columns={"x": kinds.Array((256,)), "label": kinds.Label()}),
-        {"pyarrow": _pyarrow},
+        _parquet,
+        {"pyarrow": _pyarrow, "prepserver, all rows": _prepserver(_parquet)},
         0.8,
+        "batch-shuffle-repeat",
     ),
 }
 
@@ -239,7 +248,7 @@ def measure(run: Run) -> Figures:
         except ImportError as error:
             left_out[name] = str(error)
             continue
-        own = _prepserver(form.source)
+        own = _prepserver(form.source, form.order)
         contenders += [(name, reader, folder, each) for reader, each in {"prepserver": own, **form.rivals}.items()]
     rounds = []
     for _ in range(run.rounds(3)):
