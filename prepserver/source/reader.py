@@ -82,6 +82,7 @@ class Reader(ABC):
                 raise SourceError(f"the index {index_path} belongs to another dataset")
             return self.read_by(container)
         except OSError as error:
+            # Its text: a second name for the error would be a cycle through this frame, which keeps the file open.
             said = str(error) if isinstance(error, BrokenContainerError) else f"{index_path}: {error}; {AGAIN}"
             raise SourceError(f"cannot open the index {said}") from error
 

@@ -19,22 +19,6 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
-PROGRAM = f"""
-import sys
-from prepserver.cli import main
-from prepserver.demo import phase, processes
-
-phase.IMPORT_S = phase.FIRST_BATCH_S = processes._START_S = {PATIENCE_S}
-
-def pause(self, _seconds):
-    upto = [job.reports[-1].images + 1000 for job in self.jobs]
-    self.wait(lambda: all(j.reports[-1].images >= n for j, n in zip(self.jobs, upto)), {PATIENCE_S}, "go on")
-
-phase._Phase.pause = pause
-sys.exit(main())
-"""
-"""The demo, whose phases end when the jobs have had enough images, however fast the machine is."""
-
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
@@ -49,7 +33,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def demo(short_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, "demo", *arguments]
+    command = [sys.executable, "-m", "prepserver.cli", "demo", *arguments]
     return subprocess.run(
         command, env=marked(short_path), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )
@@ -96,7 +80,7 @@ def test_a_damaged_file_is_told_in_one_sentence(photos: Path, short_path: Path) 
 
 
 def test_ended_in_the_middle_it_leaves_nothing(photos: Path, short_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, "demo", "--data", str(photos), "--jobs", "1", "--workers", "1"]
+    command = [sys.executable, "-m", "prepserver.cli", "demo", "--data", str(photos), "--jobs", "1", "--workers", "1"]
     with subprocess.Popen(command, env=marked(short_path), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         # the daemon runs when the first phase is announced

@@ -33,8 +33,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "a device, lent": {"zero_copy": True},
     "this process": {"inline": True, "batch_size": 1},  # a step has more lines: it makes the rows, too
 }
-BROKEN_FOR_ALL: set[tuple[CodeType, int]] = set()
-"""Lines that know no way, of the line to the daemon and outside the client: they break in the first that has them."""
 
 
 class Interrupted(BaseException):
@@ -42,19 +40,15 @@ class Interrupted(BaseException):
 
 
 def next_interrupted(broken: set[tuple[CodeType, int]], batches: Iterator[Any]) -> Any:
-    """``next(batches)``, with an exception at the first line that it comes to and that has not been broken, or none."""
+    """``next(batches)``, with an exception at the first line that it comes to and that is not in `broken`, or none."""
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         if frame.f_code.co_filename.endswith(("weakref.py", "blocks.py")) and frame.f_code.co_name != "take":
             return None  # a finalizer: Python reports what it raises, and goes on
-        if event == "line":
-            file = frame.f_code.co_filename
-            knows_way = "prepclient" in file and not file.endswith(("transport.py", "served.py"))
-            had = broken if knows_way else BROKEN_FOR_ALL
-            if (line := (frame.f_code, frame.f_lineno)) not in had:
-                had.add(line)
-                sys.settrace(None)
-                raise Interrupted
+        if event == "line" and (line := (frame.f_code, frame.f_lineno)) not in broken:
+            broken.add(line)
+            sys.settrace(None)
+            raise Interrupted
         return trace
 
     before = sys.gettrace()

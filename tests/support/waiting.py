@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 300.0
+PATIENCE_S = 120.0
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, why: Callable[[], object] = lambda: "") -> T:
