@@ -94,7 +94,8 @@ class _Rows(Source):
         groups = np.searchsorted(self._ends, asked, "right")
         if self.reads_ahead and len(set(groups.tolist()) - self._kept.keys()) > 1:
             return False  # each group may be waited for; one by one, each sample has a deadline of its own
-        for group in dict.fromkeys(groups.tolist()):
+        # First those that are kept: the others would drive them out, each just before its turn.
+        for group in sorted(dict.fromkeys(groups.tolist()), key=lambda each: each not in self._kept):
             (here,) = np.nonzero(groups == group)
             values, rows = self._group(group), asked[here] - (self._ends[group - 1] if group else 0)
             for column, target in into.items():
