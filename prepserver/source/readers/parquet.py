@@ -22,6 +22,7 @@ import numpy.typing as npt
 from prepserver.pipeline.kinds import Bytes, Image, Mask, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
+from prepserver.protocol.work import MAX_ROW_GROUPS
 from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -243,6 +244,14 @@ class ParquetReader(FilesReader[Groups]):
             found(group.num_rows)
         return groups
 
+    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
+        ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
+        if len(ends) == 1 or "nbytes" not in container.meta:  # an older index
+            return (), 0
+        step = -(-len(ends) // MAX_ROW_GROUPS)
+        kept_rows = ends[-1] * KEPT_BYTES // max(1, container.meta["nbytes"])
+        return (*ends[step - 1 : -1 : step], ends[-1]), kept_rows
+
     def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
         rows = np.array([rows for each in files for rows in each.rows], np.uint64)
         nbytes = [count for each in files for count in each.nbytes]
@@ -259,7 +268,7 @@ class ParquetReader(FilesReader[Groups]):
         meta = {
             "n": int(rows.sum()), "classes": classes, "num_classes": len(classes),
             "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
-            "groups": [len(each.rows) for each in files],
+            "groups": [len(each.rows) for each in files], "nbytes": sum(nbytes),
         }  # fmt: skip
         most = max(len(each) for groups in files for each in groups.ranges)
         ranges = np.zeros((len(rows), most, 2), np.uint64)
