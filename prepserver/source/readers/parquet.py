@@ -246,11 +246,9 @@ class ParquetReader(FilesReader[Groups]):
 
     def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
         ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
-        if len(ends) == 1 or "nbytes" not in container.meta:  # an older index
-            return (), 0
+        nbytes = container.meta.get("nbytes", KEPT_BYTES * ends[-1])  # an older index does not say it
         step = -(-len(ends) // MAX_ROW_GROUPS)
-        kept_rows = ends[-1] * KEPT_BYTES // max(1, container.meta["nbytes"])
-        return (*ends[step - 1 : -1 : step], ends[-1]), kept_rows
+        return (*ends[step - 1 : -1 : step], ends[-1]), KEPT_BYTES * ends[-1] // max(1, nbytes)
 
     def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
         rows = np.array([rows for each in files for rows in each.rows], np.uint64)

@@ -6,10 +6,10 @@ import pytest
 
 from prepclient.session import Shape
 from prepserver.order import make_order
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import Batching, BatchLine
+from prepserver.protocol.messages import Shuffle
 from prepserver.schedule.actions import Action, Submit
-from prepserver.schedule.events import Released, WorkerRetires
-from prepserver.schedule.lag import Parting
+from prepserver.schedule.events import WorkerRetires
 from prepserver.schedule.records import Cursor, Lane, Took
 from prepserver.schedule.row_groups import PATIENCE, RowGroups
 from prepserver.schedule.twice import TWICE_S
@@ -66,12 +66,12 @@ def test_a_chunk_ends_where_its_row_group_does() -> None:
 
 
 def test_a_worker_that_would_idle_for_long_decodes_a_group_again() -> None:
-    s = scheduler(rows=8)
-    assert submits(s.present(5)) == [(1, 0)]  # the other chunk waits, though a worker is idle
-    for patience, found in ((PATIENCE, []), (PATIENCE + 1, [(2, 4)])):
-        (task,) = s.workers.tasks.values()
-        task.foreseen_ns = patience * DECODE_NS
-        assert submits(s.tick(0.0)) == found or found == []
+    s = scheduler(rows=8, chunk=2)
+    assert submits(s.present(5)) == [(1, 0), (1, 2)]  # the others wait, though a worker is idle
+    for foreseen_ns, found in ((PATIENCE * DECODE_NS, []), (PATIENCE * DECODE_NS + 1, [(2, 4), (2, 6)])):
+        first, second = s.workers.tasks.values()
+        first.foreseen_ns, second.foreseen_ns = foreseen_ns, 0
+        assert submits(s.tick(0.0)) == found
 
 
 @pytest.mark.parametrize("how", ["dies", "hangs", "retires", "is barred", "is late"])
@@ -124,12 +124,12 @@ def test_a_chunk_for_which_a_group_is_decoded_says_nothing_of_rows() -> None:
 
 
 def test_a_chunk_set_aside_that_nobody_needs_is_not_made() -> None:
-    s = scheduler(rows=8)
-    s.add_cursor(1, Cursor(6, 10, 6, BatchLine(N, 0, 40, 4, False, 0, 1), 1000, 40, 40, present=False))
+    s = scheduler(rows=8, chunk=2)
     s.present(5)
     stream = s.streams[1]
     assert stream.groups is not None
-    assert [*stream.groups.aside] == [4]
+    assert [*stream.groups.aside] == [4, 6]
+    s.add_cursor(1, Cursor(6, 10, 6, BatchLine(N, 0, 40, 4, False, 0, 1), 1000, 40, 40, present=False))
     s.left(5)
     assert not stream.groups.aside
     given = submits(s.present(6))
@@ -137,28 +137,34 @@ def test_a_chunk_set_aside_that_nobody_needs_is_not_made() -> None:
         for worker in (1, 2):
             if s.workers.slots[worker].tasks:
                 given += made(s, worker)
-    assert [position for _, position in given] == [40, 44]
+    assert [position for _, position in given] == [40, 42, 44, 46]
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "batching", "along"),
+    [
+        ("none", "shuffle-batch-repeat", True),
+        ("full", "batch-shuffle-repeat", True),
+        ("full", "shuffle-batch-repeat", False),
+        ("cyclic", "shuffle-batch-repeat", False),
+    ],
+)
+@pytest.mark.parametrize("ends", [(), (8, 24)])
+def test_only_orders_that_read_along_the_groups_heed_them(
+    shuffle: Shuffle, batching: Batching, along: bool, ends: tuple[int, ...]
+) -> None:
+    world = World()
+    world.row_groups = ends
+    assert world.join(Ask("c", 0, 0, shuffle), Shape(4, False, 0, 1, batching=batching), 0, 0)
+    (stream,) = world.table.streams.values()
+    assert (stream.groups is not None) == (along and bool(ends))
 
 
 def test_jobs_that_part_read_groups_that_nobody_has_decoded() -> None:
     world = World(validates=True)
     world.row_groups = (8, 24)
     world.worker_up()
-    jobs = [world.join(Ask("c", 0, owner, "none"), Shape(4, False, 0, 1), 0, 0, lag="detach") for owner in (0, 1)]
-    assert all(jobs)
-    first = next(iter(world.clients.values()))
-    for _ in range(60):
-        world.wait(0.5)
-        while world.workers[1]:
-            world.finish(1)
-        while world.pick_up(first):
-            world.give_back(first, 0)
-    assert any(isinstance(each, Parting) for each in world.parted)
+    for owner in (0, 1):
+        assert world.join(Ask("c", 0, owner, "none"), Shape(4, False, 0, 1), 0, 0)
+    world.go_on_without(1, 12, 300.0)
     assert len({id(stream.groups) for stream in world.table.streams.values()}) == 2
-
-
-def test_a_released_chunk_of_rows_lets_the_next_group_begin() -> None:
-    s = scheduler(rows=8)
-    s.present(5)
-    made(s, 1), made(s, 1)
-    assert submits(s.handle(Released(5, 4), 0.0)) == [(1, 8)]
