@@ -50,21 +50,16 @@ class RowGroups:
         `cut` takes the next chunk of the stream, and `busy_ns` says how long a worker will be busy; None if it gets no
         more.
         """
-        late = None
         for position, (_, group) in self.aside.items():
-            wait_ns = self._wait_ns(worker, group, busy_ns)
-            if wait_ns is None:
+            if self._wait_ns(worker, group, busy_ns) is None:
                 return self.aside.pop(position)[0]
-            if late is None and wait_ns > PATIENCE * self.decode_ns:
-                late = position
         while (found := cut()) is not None:
             group = self._group_at(found.position)
-            wait_ns = self._wait_ns(worker, group, busy_ns)
-            if wait_ns is None:
+            if self._wait_ns(worker, group, busy_ns) is None:
                 return found
             self.aside[found.position] = found, group
-            if late is None and wait_ns > PATIENCE * self.decode_ns:
-                late = found.position
+        waits = ((position, self._wait_ns(worker, group, busy_ns)) for position, (_, group) in self.aside.items())
+        late = next((position for position, ns in waits if (ns or 0) > PATIENCE * self.decode_ns), None)
         return self.aside.pop(late)[0] if idle and late is not None else None
 
     def given(self, worker: int, position: int) -> bool:
