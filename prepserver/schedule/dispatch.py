@@ -73,16 +73,19 @@ class Dispatch:
     def _next(self) -> tuple[WorkerSlot, Stream, Chunk] | None:
         """The next worker and what it gets; None if there is no worker or nothing to do."""
         tried: set[frozenset[int]] = set()  # hundreds of workers may be barred from the same streams
+        awaited: set[int] = set()
         for slot in self._workers.free():
-            if (barred := frozenset(slot.barred)) in tried:
+            barred = frozenset(slot.barred)
+            if barred in tried and slot.id not in awaited:
                 continue
             if (found := self._next_chunk(slot)) is not None:
                 return slot, *found
-            if any(stream.groups is not None and stream.groups.aside for stream in self._table.streams.values()):
-                continue  # for another worker
-            if not barred:
-                return None
             tried.add(barred)
+            # what is left, if anything, was set aside for these
+            grouped = [stream.groups for stream in self._table.streams.values() if stream.groups is not None]
+            awaited = {worker for groups in grouped for worker in groups.awaited}
+            if not barred and not awaited:
+                return None
         return None
 
     def _next_chunk(self, slot: WorkerSlot) -> tuple[Stream, Chunk] | None:

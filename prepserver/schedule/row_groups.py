@@ -29,8 +29,10 @@ class RowGroups:
         self._ends = ends
         self._kept_rows = kept_rows
         self._kept: defaultdict[int, OrderedDict[int, int]] = defaultdict(OrderedDict)  # rows by group, by worker
+        self._keepers: defaultdict[int, set[int]] = defaultdict(set)  # the same, workers by group
         self.decode_ns = 0  # what a chunk takes longer if its group must be decoded
-        self.aside: dict[int, tuple[Chunk, int]] = {}  # chunks that wait for a worker, and their groups
+        # Chunks that wait for a worker, by group and position. Every event looks at all groups, so not at all chunks.
+        self.aside: dict[int, dict[int, Chunk]] = {}
 
     def anew(self) -> RowGroups:
         """The same for another stream, of which workers keep nothing yet."""
@@ -50,17 +52,24 @@ class RowGroups:
         `cut` takes the next chunk of the stream, and `busy_ns` says how long a worker will be busy; None if it gets no
         more.
         """
-        for position, (_, group) in self.aside.items():
-            if self._wait_ns(worker, group, busy_ns) is None:
-                return self.aside.pop(position)[0]
+        for group in self.aside:
+            if not self._waits(worker, group, busy_ns):
+                return self._taken(group)
         while (found := cut()) is not None:
             group = self._group_at(found.position)
-            if self._wait_ns(worker, group, busy_ns) is None:
+            if not self._waits(worker, group, busy_ns):
                 return found
-            self.aside[found.position] = found, group
-        waits = ((position, self._wait_ns(worker, group, busy_ns)) for position, (_, group) in self.aside.items())
-        late = next((position for position, ns in waits if (ns or 0) > PATIENCE * self.decode_ns), None)
-        return self.aside.pop(late)[0] if idle and late is not None else None
+            self.aside.setdefault(group, {})[found.position] = found
+        for group in self.aside if idle else ():
+            found_ns = (busy_ns(other) for other in self._keepers[group])
+            if min(ns for ns in found_ns if ns is not None) > PATIENCE * self.decode_ns:
+                return self._taken(group)
+        return None
+
+    @property
+    def awaited(self) -> set[int]:
+        """The workers for which chunks were set aside."""
+        return {worker for group in self.aside for worker in self._keepers[group]}
 
     def given(self, worker: int, position: int) -> bool:
         """Notes that a worker gets a chunk; whether it had its group."""
@@ -70,8 +79,9 @@ class RowGroups:
         begin, end = self._bounds(group)
         kept[group] = end - begin
         kept.move_to_end(group)
+        self._keepers[group].add(worker)
         while len(kept) > 1 and sum(kept.values()) > self._kept_rows:
-            kept.popitem(last=False)
+            self._keepers[kept.popitem(last=False)[0]].discard(worker)
         return had
 
     def decoded(self, ns: int) -> None:
@@ -79,18 +89,28 @@ class RowGroups:
         self.decode_ns += (max(0, ns) - self.decode_ns) // (4 if self.decode_ns else 1)
 
     def drop(self, is_needed: Callable[[int, int], bool]) -> list[int]:
-        """Takes away the chunks set aside that nobody needs any more."""
-        gone = [each.position for each, _ in self.aside.values() if not is_needed(each.position, each.count)]
-        for position in gone:
-            del self.aside[position]
+        """Takes away the chunks set aside that nobody needs any more; who needs one needs all that follow."""
+        gone: list[int] = []
+        while self.aside:
+            group = min(self.aside, key=lambda each: next(iter(self.aside[each])))
+            chunk = next(iter(self.aside[group].values()))
+            if is_needed(chunk.position, chunk.count):
+                break
+            gone.append(self._taken(group).position)
         return gone
 
-    def _wait_ns(self, worker: int, group: int, busy_ns: Callable[[int], int | None]) -> int | None:
-        """How long a chunk waits for the first other worker that keeps its group; None if it need not wait."""
-        if group in self._kept[worker]:
-            return None
-        found = [busy_ns(other) for other, kept in self._kept.items() if group in kept]
-        return min((ns for ns in found if ns is not None), default=None)
+    def _taken(self, group: int) -> Chunk:
+        """The first chunk of a group, which waits no longer."""
+        chunks = self.aside[group]
+        chunk = chunks.pop(next(iter(chunks)))
+        if not chunks:
+            del self.aside[group]
+        return chunk
+
+    def _waits(self, worker: int, group: int, busy_ns: Callable[[int], int | None]) -> bool:
+        """Whether chunks of a group are for other workers."""
+        keepers = self._keepers[group]
+        return worker not in keepers and any(busy_ns(other) is not None for other in keepers)
 
     def _group_at(self, position: int) -> int:
         (index,) = self._indices(position, 1)
