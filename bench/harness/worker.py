@@ -126,8 +126,11 @@ def calls() -> list[Place]:
     ]
     compiled = native.kernels()
     if compiled is not None:
-        places += [(compiled, name, "decode") for name in ("_crop", "_crop_scan", "_is_true", "_region", "_scan")]
-        places += [(compiled, name, "resize") for name in ("_resize", "_turn")]
+        library, kinds = (
+            compiled._c,
+            {"decode": ("crop", "crop_scan", "is_true", "region", "scan"), "resize": ("resize", "turn")},
+        )
+        places += [(library, f"prep_{name}", kind) for kind, names in kinds.items() for name in names]
     return places
 
 
