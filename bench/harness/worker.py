@@ -126,11 +126,10 @@ def calls() -> list[Place]:
     ]
     compiled = native.kernels()
     if compiled is not None:
-        library, kinds = (
-            compiled._c,
-            {"decode": ("crop", "crop_scan", "is_true", "region", "scan"), "resize": ("resize", "turn")},
-        )
-        places += [(library, f"prep_{name}", kind) for kind, names in kinds.items() for name in names]
+        library = compiled._c
+        names = ("crop", "crop_scan", "is_true", "region", "scan")
+        places += [(library, f"prep_{name}", "decode") for name in names]
+        places += [(library, f"prep_{name}", "resize") for name in ("resize", "turn")]
     return places
 
 
