@@ -119,7 +119,7 @@ def test_what_a_decode_takes_follows_the_latest_ones() -> None:
     assert groups.decode_ns == 750
 
 
-def test_a_chunk_for_which_a_group_is_decoded_says_nothing_of_rows() -> None:
+def test_a_decode_says_nothing_of_what_rows_take() -> None:
     s = scheduler(workers=1)
     s.present(5)
     stream = s.streams[1]
