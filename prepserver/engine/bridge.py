@@ -33,11 +33,12 @@ from prepserver.engine.block import runs
 from prepserver.engine.build import build
 from prepserver.engine.cluster import connect
 from prepserver.engine.line import IN_RAY, Address, LineClosed, TcpLine
+from prepserver.memory.passing import close_all
 from prepserver.memory.ring import Ring
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout
 from prepserver.telemetry.page import NO_LANE, SEVERAL, StatsPage
-from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.zygote import begin, load_plugins
 
 log = logging.getLogger("prepserver.bridge")

@@ -22,6 +22,7 @@ from typing import Any
 
 from prepserver.cache.store import Shape, Store
 from prepserver.memory.errors import SegmentError
+from prepserver.memory.passing import close_all
 from prepserver.memory.ring import Ring
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
@@ -36,7 +37,7 @@ from prepserver.source.cache import damaged
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import NO_LANE, NO_TASK, StatsPage
 from prepserver.transform import DECODING
-from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
 from prepserver.worker.streams import Rows, Stream, Target
