@@ -16,7 +16,7 @@ import torch
 
 from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
-from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, flag, names, path
+from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler
 from prepclient.engine import check_device
 from prepclient.equivalents import refuse_loader_arguments
@@ -199,13 +199,13 @@ class PrepClient(Turns):
         )  # fmt: skip
         form = Form(self.spec.pipeline, fields, collate, on_error)
         finish = Finish(
-            normalize, dtype, memory_format, device_ops, None if compile is None else flag("compile", compile)
+            normalize, dtype, memory_format, device_ops, None if compile is None else boolean("compile", compile)
         )
         self._device_ops = finish.digest
         service = Service(
             runtime_dir=None if runtime_dir is None else path("runtime_dir", runtime_dir),
             workers=workers if workers in (None, "auto") else integer("workers", workers, 1, 1024),
-            inline=flag("inline", inline),
+            inline=boolean("inline", inline),
             plugins=names("plugins", plugins, "my_project.data"),
             cache=check_cache(cache, self.spec.pipeline),
             joining=joining or Joining(),
@@ -216,7 +216,7 @@ class PrepClient(Turns):
         )
         self._staging = Staging(
             self.spec, check_device(device), looks_of(self.spec.pipeline, finish), finish,
-            zero_copy=flag("zero_copy", zero_copy), has_valid=form.has_valid,
+            zero_copy=boolean("zero_copy", zero_copy), has_valid=form.has_valid,
         )  # fmt: skip
         self._attachment = Attachment(self.spec, service, self._staging)
         self._loop = Loop(

@@ -218,7 +218,7 @@ def _cure(stage: str, share: float, facts: Facts) -> str:
             f'decode each sample once: cache="decoded" keeps it in memory, `prepserver pack --form pixels` on disk '
             f"({effect}). Pictures far larger than the rows: `pack --max-side PIXELS` shrinks them, once for all epochs"
         )
-    return f"make {stage} cheaper: after the crop instead of before it, in compiled code, or on the GPU ({effect})"
+    return f"make {stage} cheaper: put it after the crop, compile it, or move it to the GPU with device_ops= ({effect})"
 
 
 def _copying(facts: Facts) -> Verdict:
