@@ -16,7 +16,7 @@ from prepclient.feed import Feed, Listing, Service, Start
 from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir, listens, places
-from prepclient.private import PrivateDaemon, private_daemon
+from prepclient.private import PrivateDaemon, private_daemon, running_daemon
 from prepclient.progress import ScanProgress
 from prepclient.rows import Rows
 from prepclient.served import ServedFeed
@@ -45,7 +45,7 @@ class Attachment:
         self.began: int | None = None  # ``start`` of `PrepClient.stats`
         self.listing: Listing | None = None  # the listing whose samples `start` counts
         self._pid = os.getpid()  # process that attached
-        self._private: PrivateDaemon | None = None
+        self._private = running_daemon(service.workers, service.plugins, spec.source.stores)
         self._was_served = False
         self._leave: weakref.finalize[[int, list[Any]], Attachment] | None = None  # also runs without a `close`
         self._begun: Handed | None = None  # where the last step began; it failed if `handed` is still this

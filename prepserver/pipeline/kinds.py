@@ -26,7 +26,8 @@ _CROP = (
     "RandomResizedCrop(size) or Resize((height, width))"
 )
 _PAD_BOXES = (
-    "the number of boxes differs from sample to sample: add PadBoxes(n), with the most boxes that a row may have"
+    "the number of boxes differs from sample to sample: add PadBoxes(n), with the most boxes that a row may have "
+    "(PadBoxes(1) where fields= leaves boxes out: rows hold all columns, for other jobs)"
 )
 
 
