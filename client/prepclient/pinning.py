@@ -215,7 +215,6 @@ class HostPin:
                 return
 
     def _unlock(self) -> bool:
-        """Unlocks; whether that worked."""
         try:
             return _call(lambda: self._driver.unregister(self._address)) == 0
         except (OSError, RuntimeError):

@@ -123,11 +123,7 @@ class Connection:
         return message
 
     def _await(self, event: int, timeout_s: float) -> bool:
-        """Waits until the line is writable or readable; False if it is not within `timeout_s`.
-
-        Raises:
-            PrepClientError: The lease has ended.
-        """
+        """Waits until the line is writable or readable; False if it is not within `timeout_s`. Raises as `receive`."""
         assert self._dealer is not None
         deadline_s = time.monotonic() + timeout_s
         while not (can := self._can(event)) and (left_s := deadline_s - time.monotonic()) > 0:

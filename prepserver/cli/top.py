@@ -156,7 +156,6 @@ def _pool(found: dict[str, Any], width: int) -> RenderableType:
 
 
 def _bars() -> Table:
-    """A table of names, bars and figures."""
     made = Table.grid(padding=(0, 1))
     made.add_column(no_wrap=True, min_width=7)
     made.add_column(no_wrap=True)

@@ -221,7 +221,6 @@ class _Remote:
         return -signal.SIGABRT
 
     def _pass_on(self) -> None:
-        """Reads the daemon's messages until it hangs up."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._line, select.POLLRDHUP)
@@ -255,7 +254,6 @@ class _Remote:
         self._todo.put(None)
 
     def _tell(self, message: Any) -> None:
-        """Tells the actor."""
         if isinstance(message, work.AddStream) and (listing := self._bridge.listing(message)) is not None:
             self._actor.keep.remote(message.stream, listing)
             message = replace(message, index_path=IN_RAY)

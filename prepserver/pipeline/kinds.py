@@ -140,13 +140,9 @@ class PerBox(Kind):
     is_spatial: ClassVar[bool] = True
     blank: ClassVar[int] = -1
     _way_out: ClassVar[str] = _PAD_BOXES
+    is_per_box: ClassVar[bool] = True
     count: int | None = None
     dtype: str = "int64"
-
-    @property
-    def is_per_box(self) -> bool:
-        """As `Kind.is_per_box`."""
-        return True
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return None if self.count is None else (self.count,), self.dtype
@@ -157,11 +153,7 @@ class BoxCount(Kind):
     """How many boxes a row holds: a scalar, int64."""
 
     is_spatial: ClassVar[bool] = True
-
-    @property
-    def is_per_box(self) -> bool:
-        """As `Kind.is_per_box`."""
-        return True
+    is_per_box: ClassVar[bool] = True
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"

@@ -137,7 +137,6 @@ class ScanningReader(Reader):
             return False  # the scan that follows explains what is wrong
 
     def _listed(self, cache: IndexCache, progress: Progress) -> tuple[Path, Container]:
-        """List the dataset into a new index."""
         started_ns = cache.clock_ns()
         scan = self.scan(progress)
         ended_ns = cache.clock_ns()

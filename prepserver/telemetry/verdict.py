@@ -101,7 +101,6 @@ def _fine(facts: Facts) -> Verdict:
 
 
 def _waiting(facts: Facts) -> Verdict:
-    """The loop waits for rows."""
     lost = facts.waiting
     waits = f"the loop waits {_percent(lost)} of its time for rows ({_rate(facts.images_per_s)})"
     if facts.inline:
@@ -148,7 +147,6 @@ def _waiting(facts: Facts) -> Verdict:
 
 
 def _loading(facts: Facts, waits: str) -> Verdict:
-    """The loop waits for workers that have no time left."""
     lost = facts.waiting
     total_s = sum(facts.stages.values())
     shares = {name: spent_s / total_s for name, spent_s in facts.stages.items()} if total_s > 0 else {}

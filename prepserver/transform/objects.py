@@ -131,7 +131,6 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
 
 
 def _hide(points: Array, size: Size) -> None:
-    """Make points outside a plane invisible."""
     outside = (points[..., :2] < 0) | (points[..., :2] >= floats(size[1], size[0]))
     points[..., 2][outside.any(-1)] = 0
 

@@ -188,7 +188,6 @@ class _Rows:
         self._plans[place] = maker.plan(*size, self._key, objects)
 
     def _follower(self, number: int) -> Follower:
-        """Return a follower, opened once."""
         if number not in self._followers:
             column, kinds, _ = self._targets[0][0].followers[number]
             try:

@@ -317,7 +317,6 @@ class _Filler:
             self._at, self._at_ns = target, now_ns
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        """Makes the rows of a sample; returns why some targets refuse it."""
         alone = [(t,) for t in ready.where if self._targets[t].mixers]  # their rows have other samples in them
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}

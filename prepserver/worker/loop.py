@@ -328,18 +328,15 @@ def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, 
 
 
 def _flat(ops_ns: Sequence[Sequence[int]]) -> list[int]:
-    """The times of all lanes for the message; none if they would not fit."""
     times = [ns for lane in ops_ns for ns in lane]
     return times if len(times) <= work.MAX_OPS_NS else []
 
 
 def _damaged(error: Exception) -> str:
-    """The path of the index file to blame for an error, for `Failed`."""
     broken = damaged(error)
     return str(broken.path) if broken is not None and broken.is_there else ""
 
 
 def _text(error: Exception) -> str:
-    """An error in one line, for `Failed`."""
     text = str(error) if isinstance(error, _Broken | LaneError) else describe(error)
     return printable(" ".join(text.split()))[:1000]

@@ -252,7 +252,6 @@ class Kernels:
         return bool(done == 1)
 
     def _begin(self, image: Array) -> int:
-        """Return the address of an image."""
         last = self._last
         return last[1] if last is not None and last[0]() is image else image.ctypes.data
 
