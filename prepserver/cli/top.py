@@ -110,7 +110,7 @@ def screen(found: dict[str, Any], width: int, height: int | None, view: View, *,
     said = list(verdicts(job for job in jobs if job.get("verdict") and not job["verdict"]["is_fine"]))
     room = len(jobs)
     if height is not None:
-        left = height - 9 - len(found.get("gpus") or [])
+        left = height - 10 - len(found.get("gpus") or [])
         room = max(1, min(room, left - (_VERDICT_LINES if said else 2)))
         said = said[: max(1, (left - room) // _VERDICT_LINES)]
     body: list[RenderableType] = [Text(f"q quit   s sort: {view.sort}   f freeze" if keys else "", "dim")]
@@ -152,6 +152,12 @@ def _pool(found: dict[str, Any], width: int) -> RenderableType:
     share = memory["rings_bytes"] / max(memory["budget_bytes"], 1)
     sizes = f"{format_bytes(memory['rings_bytes'])} of {format_bytes(memory['budget_bytes'])}"
     lines.add_row("rings", _bar(share, bar), sizes)
+    caches = found.get("caches")
+    if caches and "caches_bytes" in memory:
+        held, budget = memory["caches_bytes"], memory["caches_budget_bytes"]
+        hits, misses = (sum(cache[name] for cache in caches) for name in ("hits", "misses"))
+        sizes = f"{format_bytes(held)} of {format_bytes(budget)}, hits {percent(hits / max(1, hits + misses))}"
+        lines.add_row("caches", _bar(held / max(budget, 1), bar), sizes)
     return lines
 
 

@@ -38,8 +38,9 @@ NESTED = """
 
 OVERLAPS = """
     select name from (
-        select name, ts + dur as ended, lead(ts) over (partition by track_id, depth order by ts, id) as next from slice
-    ) where ended > next"""
+        select name, dur, ts + dur as ended, lead(ts) over (partition by track_id, depth order by ts, id) as next
+        from slice
+    ) where ended > next or dur < 0"""
 
 # From the chunk over the announcement to the copy, along one flow. `extract_arg` finds what a slice says of itself.
 FLOWS = """
