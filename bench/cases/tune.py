@@ -93,7 +93,8 @@ def sheets(result: Figures) -> list[Sheet]:
 
 
 def _best(found: dict[str, Any]) -> str:
-    return max(found["per_s"], key=lambda point: statistics.median(found["per_s"][point]))
+    per_s: dict[str, list[float]] = found["per_s"]
+    return max(per_s, key=lambda point: statistics.median(per_s[point]))
 
 
 def _remarks(result: Figures) -> list[str]:

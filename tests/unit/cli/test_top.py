@@ -51,13 +51,15 @@ def shown(found: dict[str, Any], width: int, height: int | None = None, view: Vi
     return out.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("jobs", [0, 1, 3, 200])
 def test_the_screen_fits_every_terminal(width: int, jobs: int) -> None:
     lines = shown(busy(jobs), width, 36).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= 36
     text = "\n".join(lines)
+    assert "GPU 0 " in text
+    assert ("verdict" in text) == (jobs > 0)
     assert ("no jobs" in text) == (jobs == 0)
     assert ("more" in text.partition("job ")[2]) >= (jobs == 200)
     if jobs > 1:
