@@ -362,12 +362,12 @@ class PrepClient(Turns):
     def timeline(self, path: str | os.PathLike[str], steps: int = 200) -> None:
         """Records the next `steps` steps, and then writes them as a trace for Perfetto (ui.perfetto.dev).
 
-        It shows the training loop (loading, copying, computing), the chunks of all workers, and arrows from the chunks
-        to the batch that has their rows. Copies to a GPU run on a stream of their own: the trace says how long the loop
-        waited for them. The last step takes some milliseconds longer; `close` writes what there is until then.
+        It shows the training loop (loading, copying, computing), the chunks of all workers, and arrows from each chunk
+        over the announcement of its rows to the copy of the batch that has them, and to the step that computes with it.
+        The last step takes some milliseconds longer; `close` writes what there is until then.
 
         Args:
-            path: A file for Chrome's JSON trace format, such as ``run.json``.
+            path: The file to write, such as ``run.pftrace``.
             steps: How many, at least 1. The daemon remembers the last 4096 chunks.
 
         Raises:
