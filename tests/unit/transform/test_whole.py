@@ -215,7 +215,7 @@ def test_boxes_and_text_beside_an_image_are_those_of_steps(flip: list[Any], orie
     maker = RowMaker(Pipeline.from_ops(ops, columns=columns))
     by_steps = RowMaker(Pipeline.from_ops(ops, columns=columns))
     by_steps.whole, once = None, 0
-    record = {
+    record: dict[str, Any] = {
         "image": of_kind("420", 100, 140, orientation),
         "boxes": np.array([[3, 4, 50, 60], [-5, 20, 90, 99], [60, 0, 99, 30]], np.float32),
         "labels": np.arange(3),
