@@ -1,5 +1,6 @@
 """`Arrays`: columns that are arrays in files."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ class Arrays(SourceSpec):
     Attributes:
         path: A file whose arrays are all columns, under their own names; None where `files` name the columns.
         columns: Kinds of columns that shall be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
-            the client cannot read the files, as it never reads URLs.
+            the client cannot read the files, as it never reads URLs. With `path`, these are then the columns.
         files: The file of each column, as the daemon's machine sees it; a relative path counts from the current
             directory. Of a file with several arrays, the one with the name of the column is read.
 
@@ -41,7 +42,9 @@ class Arrays(SourceSpec):
         if path is not None:
             if files:
                 raise SpecError("path", path, "is the one file of all columns: name it, or a file for each column")
-            files = dict.fromkeys(_stored("path", absolute("path", path)), path)
+            one = absolute("path", path)
+            is_here = not is_url(one) and os.access(one, os.R_OK)
+            files = dict.fromkeys(_stored("path", one) if is_here or not kinds else kinds, one)
             if "" in files:
                 raise SpecError("path", path, "has one array, without a name: write Arrays(x=PATH)")
         where = {name: absolute(name, file) for name, file in files.items()}
