@@ -126,8 +126,10 @@ def calls() -> list[Place]:
     ]
     compiled = native.kernels()
     if compiled is not None:
-        places += [(compiled, name, "decode") for name in ("_crop", "_crop_scan", "_is_true", "_region", "_scan")]
-        places += [(compiled, name, "resize") for name in ("_resize", "_turn")]
+        library = compiled._c
+        names = ("crop", "crop_scan", "is_true", "region", "scan")
+        places += [(library, f"prep_{name}", "decode") for name in names]
+        places += [(library, f"prep_{name}", "resize") for name in ("resize", "turn")]
     return places
 
 

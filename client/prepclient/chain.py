@@ -6,6 +6,7 @@ old one is not refilled while the job reads it. A batch may lie in both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,13 +53,22 @@ class RingChain:
 
     def scalars(self, start: int, stop: int) -> dict[str, torch.Tensor]:
         """A copy of every scalar field at positions [start, stop), shape ``(stop - start,)``."""
+        return self.scalars_later(start, stop)()
+
+    def scalars_later(self, start: int, stop: int) -> Callable[[], dict[str, torch.Tensor]]:
+        """`scalars` in two steps: everything that can be done before the rows are ready, and the copy."""
         runs = self._runs(start, stop)
-        return {
-            field.name: torch.from_numpy(
-                np.concatenate([part for rows, a, b in runs for part in rows.scalars(field.name, a, b)])
-            )
-            for field in self.links[0].rows.layout.scalars
-        }
+        names = [field.name for field in self.links[0].rows.layout.scalars]
+        parts = [[part for rows, a, b in runs for part in rows.scalars(name, a, b)] for name in names]
+        copies = [np.empty(stop - start, each[0].dtype) for each in parts]
+        scalars = dict(zip(names, map(torch.from_numpy, copies), strict=True))
+
+        def read() -> dict[str, torch.Tensor]:
+            for copy, each in zip(copies, parts, strict=True):
+                np.concatenate(each, out=copy)
+            return scalars
+
+        return read
 
     def _runs(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
         """The rings that hold [start, stop), each with its part; an empty batch has one part."""

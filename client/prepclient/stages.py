@@ -113,6 +113,14 @@ class _Column(NamedTuple):
         return cls(look, finisher, HostBlocks(finisher.nbytes(max_batch), of_batch=look.views))
 
 
+class _Ahead(NamedTuple):
+    """A batch before its rows are ready."""
+
+    fields: dict[str, Any]  # tensors of its columns, by name
+    unmade: list[tuple[Finisher, list[torch.Tensor], torch.Tensor]]  # those to compute, and from which rows
+    read_scalars: Callable[[], dict[str, torch.Tensor]]
+
+
 class HostStage:
     """Tensors in host memory; with `zero_copy`, read-only views of the ring that are valid until the next step."""
 
@@ -135,28 +143,24 @@ class HostStage:
         wait_ns = 0
         rows, batch = self._feed.rows, session.upcoming
         # Before the wait, which costs no time then: the first use of torch after a long sleep takes a while.
-        views, links = rows.parts(batch.start, batch.stop), rows.links[:]
+        ahead, links = self._ahead(batch), rows.links[:]
         if session.next_ready() is None:
             began_ns = time.monotonic_ns()
             self._feed.wait(session, timeout_s, Until(lambda: session.next_ready() is not None))
             wait_ns = time.monotonic_ns() - began_ns
             if rows.links != links:  # the job has moved to another ring
-                views = rows.parts(batch.start, batch.stop)
+                ahead = self._ahead(batch)
         ready_ns = time.monotonic_ns()
-        parts = iter(views)
         session.stage()
-        scalars = rows.scalars(batch.start, batch.stop)
+        scalars = ahead.read_scalars()
         drawn: Iterator[torch.Tensor | None] = itertools.repeat(None)
         if self._drawing is not None:
             numbers = self._drawing(batch.start, session.line.n, scalars)
             drawn = iter(self._drawing.split(numbers))
             scalars |= self._drawing.softened(scalars, numbers)
-        fields: dict[str, Any] = {
-            column.look.name: column.look.together(
-                [self._made(column, next(parts), next(drawn)) for _ in range(column.look.views)]
-            )
-            for column in self._columns
-        }
+        for (finisher, parts, made), numbers_of in zip(ahead.unmade, drawn, strict=False):
+            finisher.fill(made, parts, numbers_of)
+        fields = ahead.fields
         fields |= scalars
         self._trim.look(batch, scalars)
         self._trim.cut(batch, fields)
@@ -167,13 +171,22 @@ class HostStage:
             self._feed.release(session)
         return Step(batch, bad, line, fields, ready_ns, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
 
-    def _made(self, column: _Column, parts: list[torch.Tensor], drawn: torch.Tensor | None) -> torch.Tensor:
-        if self._lends:
-            # A batch that wraps is copied if the ring is not mapped twice; few batches wrap.
-            return column.look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
-        batch = column.finisher.empty(sum(map(len, parts)), column.blocks.take())
-        column.finisher.fill(batch, parts, drawn)
-        return batch
+    def _ahead(self, batch: Batch) -> _Ahead:
+        rows = self._feed.rows
+        fields: dict[str, Any] = {}
+        unmade: list[tuple[Finisher, list[torch.Tensor], torch.Tensor]] = []
+        pieces = iter(rows.parts(batch.start, batch.stop))
+        for look, finisher, blocks in self._columns:
+            views: list[torch.Tensor] = []
+            for parts in itertools.islice(pieces, look.views):
+                # A batch that wraps is copied if the ring is not mapped twice; few batches wrap.
+                if self._lends and len(parts) == 1:
+                    views.append(look.view(parts[0]))
+                else:
+                    views.append(finisher.empty(batch.stop - batch.start, blocks.take()))
+                    unmade.append((finisher, parts, views[-1]))
+            fields[look.name] = look.together(views)
+        return _Ahead(fields, unmade, rows.scalars_later(batch.start, batch.stop))
 
     def _return_lent(self) -> None:
         if self._lent is not None and self._session.give_back(self._lent.start):

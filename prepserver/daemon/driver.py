@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import deque
@@ -61,7 +62,7 @@ class Driver:
         failed: Exception | None = None
         while now is not None:
             decided, now = self.coordinator.handle(now, self.clock()), None
-            for action in decided:
+            for action in itertools.chain(decided, self.coordinator.later()):
                 try:
                     now = self._do(action)
                 except Exception as e:  # noqa: BLE001 - the table already contains the other actions

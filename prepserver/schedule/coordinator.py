@@ -10,7 +10,7 @@ another stream must not hear of rows there while it reads its old ring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class Coordinator:
         self._lag = LagWatch(chunk_rows)
         self._paused: Steps | None = None  # until the answer to `MakeRing`
         self._undone: list[Action] = []  # decided before an unforeseen error
+        self._gives_later = False
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action] | Steps]] = {
             events.ChunkMade: self._chunk_made,
             events.Released: self._released,
@@ -75,6 +76,15 @@ class Coordinator:
             return self._run(self._paused, event)
         found = self._handlers[type(event)](event, now_s)
         return found if isinstance(found, list) and not self._undone else self._run(found, None)
+
+    def later(self) -> Iterator[Action]:
+        """What else follows from the last event; begin when its actions are carried out.
+
+        These are new chunks after one was made. Jobs wait for the announcement, and workers have another chunk.
+        """
+        if self._gives_later:
+            self._gives_later = False
+            yield from self._dispatch.give_out()
 
     def _run(self, steps: list[Action] | Steps, answer: events.RingMade | events.RingRefused | None) -> list[Action]:
         """Runs steps until one needs a ring, or to the end."""
@@ -192,8 +202,8 @@ class Coordinator:
         # A stream does not pay for the minute in which its worker was suspended.
         stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
         self.strikes.acquit(stream, task.chunk)
-        # Announcements come before new tasks: jobs wait for them.
-        return self._twice.made(stream, task, event.bad) + self._dispatch.give_out()
+        self._gives_later = True
+        return self._twice.made(stream, task, event.bad)
 
     def _chunk_failed(self, event: events.ChunkFailed, now_s: float) -> list[Action]:
         task = self.workers.end(event.worker, event.task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 from dataclasses import dataclass, field
 
 from prepclient import RandomResizedCrop, SyntheticImages
@@ -204,7 +205,7 @@ class World:
             actions = self.coordinator.handle(event, self.now_s)
             # places that are kept no longer
             self.clients = {c: client for c, client in self.clients.items() if client.present or self.table.knows(c)}
-            for action in actions:
+            for action in itertools.chain(actions, self.coordinator.later()):
                 assert answer is None, "a question about memory is the last action"
                 answer = self._do(action)
                 done.append(action)

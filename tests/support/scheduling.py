@@ -61,7 +61,7 @@ class ByHand(Coordinator):
         return self.handle(WorkerUp(worker), self.now_s)
 
     def made(self, worker: int, task: int, bad: Iterable[BadRow] = (), took: Took = Took()) -> list[Action]:  # noqa: B008
-        return self.handle(ChunkMade(worker, task, tuple(bad), took), self.now_s)
+        return [*self.handle(ChunkMade(worker, task, tuple(bad), took), self.now_s), *self.later()]
 
     def failed(self, worker: int, task: int, lane: int | None = None, *, elsewhere: bool = False) -> list[Action]:
         return self.handle(ChunkFailed(worker, task, "a reason", lane, elsewhere), self.now_s)

@@ -29,6 +29,7 @@ from prepserver.schedule.chunks import Chunks
 from prepserver.schedule.dispatch import SETTLED_CHUNKS, Dispatch
 from prepserver.schedule.events import (
     ChunkFailed,
+    ChunkMade,
     RankAsks,
     RankLeft,
     RingMade,
@@ -222,6 +223,17 @@ def test_a_batch_is_told_when_all_below_is_ready_in_any_order() -> None:
     assert told(s.made(1, given[1], ())) == []
     assert told(s.made(2, given[2], ())) == []
     assert told(s.made(1, given[0], ())) == [(5, 12)]
+
+
+def test_a_batch_is_told_before_its_worker_has_more_to_do() -> None:
+    s = scheduler()
+    stream(s)
+    s.up(1)
+    (task, _) = tasks(cursor(s, 5))
+    now = s.handle(ChunkMade(1, task, (), Took()), 0.0)
+    assert (told(now), submits(now)) == ([(5, 4)], [])
+    assert submits(list(s.later())) == [(1, 8, 4)]
+    assert list(s.later()) == []
 
 
 def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:
