@@ -1,6 +1,5 @@
 """`Arrays`: columns that are arrays in files."""
 
-import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -43,8 +42,7 @@ class Arrays(SourceSpec):
             if files:
                 raise SpecError("path", path, "is the one file of all columns: name it, or a file for each column")
             one = absolute("path", path)
-            is_here = not is_url(one) and os.access(one, os.R_OK)
-            files = dict.fromkeys(_stored("path", one) if is_here or not kinds else kinds, one)
+            files = dict.fromkeys(kinds if kinds and not _is_here(one) else _stored("path", one), one)
             if "" in files:
                 raise SpecError("path", path, "has one array, without a name: write Arrays(x=PATH)")
         where = {name: absolute(name, file) for name, file in files.items()}
@@ -93,6 +91,14 @@ def _kind(name: str, array: StoredArray) -> Kind:
     if shape:
         return Array(shape, dtype)
     return Label() if name == "label" and "int" in dtype else Scalar(dtype)
+
+
+def _is_here(path: str) -> bool:
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def _stored(field: str, path: str) -> dict[str, StoredArray]:
