@@ -71,11 +71,7 @@ def _shard_paths(root: str, count: int) -> list[str]:
 
 
 def _find_index(root: str) -> str:
-    """Return the path of the index of a packed dataset.
-
-    Raises:
-        SourceError: The folder cannot be listed, or does not hold one finished packed dataset.
-    """
+    """Return the path of the index of a packed dataset; raises `SourceError` if there is not one finished dataset."""
     try:
         names = storage.names(root)
     except OSError as error:
