@@ -161,14 +161,7 @@ def _cluster(value: Any, name: str) -> str:
 
 
 def _setting(default: Any, read: Read, name: str = "", *, live: bool = False) -> Any:
-    """A field of `Settings`.
-
-    Args:
-        default: Its default.
-        read: Reads a value.
-        name: Its name in a file, if that is another; ``sources.roots`` is ``roots`` in the table ``[sources]``.
-        live: Whether a running daemon can change it.
-    """
+    """A field of `Settings`, with its `name` in a file if that is another; a running daemon can change a `live` one."""
     return dataclasses.field(default=default, metadata={"read": read, "name": name, "live": live})
 
 

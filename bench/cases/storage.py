@@ -1,8 +1,12 @@
 """How many images/s does a job get from an object store that answers after 50 ms, as a ratio to local files?
 
 The same photos, once as files and once as objects of a store on this machine that waits 50 ms before each answer; two
-workers, RandomResizedCrop(224) and a flip, batches of 64, shuffled. Both are measured in each round, on one daemon. The
-store's own CPU time, which a real one would spend elsewhere, is in a column of its own.
+workers, RandomResizedCrop(224) and a flip, batches of 64, shuffled. Both are measured in each round, on one daemon.
+
+The store shares the workers' cores, and a real one does not. Its CPU time for an image is in a column of its own, and
+a second ratio leaves it out: images for each CPU second of daemon, workers and job, which is what decides where all
+cores are busy. On the loopback the store's side also does the work that a network card gives its receiver, so a real
+store's ratio lies between the two.
 """
 
 from __future__ import annotations
@@ -76,7 +80,8 @@ def _taken(server: Server, listed: Path, store: int, warm_s: float, window_s: fl
         after = cpu_s([store]), cpu_s(pids), time.process_time(), machine_busy_s()
     stores, ours, own, machine = (b - a for a, b in zip(before, after, strict=True))
     return {
-        "images_per_s": count / elapsed_s, "store_cores": stores / elapsed_s, "cpu_ms": 1000 * ours / count,
+        "images_per_s": count / elapsed_s, "cpu_ms": 1000 * ours / count, "job_ms": 1000 * own / count,
+        "store_ms": 1000 * stores / count, "images_per_cpu_s": count / (ours + own),
         "others_cores": max(0.0, machine - stores - ours - own) / elapsed_s,
     }  # fmt: skip
 
@@ -84,17 +89,19 @@ def _taken(server: Server, listed: Path, store: int, warm_s: float, window_s: fl
 def sheets(result: Figures) -> list[Sheet]:
     rounds = result["rounds"]
     sheet = Sheet(
-        f"{result['workers']} workers, one job, images/s",
-        ("photos are", "images/s", "CPU ms per image, daemon and workers", "cores of the store"),
+        f"{result['workers']} workers, one job; CPU ms per image",
+        ("photos are", "images/s", "daemon and workers", "job", "store"),
     )
     for place in _PLACES:
         which = {"place": place}
-        sheet.rows.append((
-            place, spread(values(rounds, "images_per_s", which)), spread(values(rounds, "cpu_ms", which), ".2f"),
-            spread(values(rounds, "store_cores", which), ".2f"),
-        ))  # fmt: skip
-    ratio = Target("objects / files", "images_per_s", {"place": "objects"}, {"place": "files"}, 0.8)
-    return [sheet, target_sheet("Object store with 50 ms", rounds, [ratio])]
+        costs = [spread(values(rounds, figure, which), ".3f") for figure in ("cpu_ms", "job_ms", "store_ms")]
+        sheet.rows.append((place, spread(values(rounds, "images_per_s", which)), *costs))
+    cells = {"place": "objects"}, {"place": "files"}
+    ratios = [
+        Target("images/s, objects / files", "images_per_s", *cells, 0.8),
+        Target("images per CPU second without the store's, objects / files", "images_per_cpu_s", *cells),
+    ]
+    return [sheet, target_sheet("Object store with 50 ms", rounds, ratios)]
 
 
 CASE = Case("An object store that answers after 50 ms", measure, sheets, lambda result: disturbed(result["rounds"]))

@@ -1,7 +1,8 @@
 """An object store with a delay: ``python -m bench.harness.slow_store LATENCY_S`` gives out files as objects.
 
-It speaks as much of S3's HTTP as reading needs. A key is the path of a file on this machine, which stays in memory, so
-that a request costs this machine as little CPU as possible: a real store is another machine. It prints its port.
+It speaks as much of S3's HTTP as reading needs. A key is the path of a file on this machine. Whole answers stay in
+memory, so that a request costs this machine as little CPU as possible: a real store is another machine. It prints its
+port.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from urllib.parse import unquote
 
 
 @cache
-def _body(key: str) -> bytes:
-    return Path(f"/{key}").read_bytes()
+def _answer(target: bytes) -> bytes:
+    body = Path("/", unquote(target.decode().split("/", 2)[2])).read_bytes()
+    return (
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: \"1\"\r\n"
+        b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n%b" % (len(body), body)
+    )  # fmt: skip
 
 
 class _Store(asyncio.Protocol):
@@ -31,13 +36,8 @@ class _Store(asyncio.Protocol):
         self._asked += data
         while (end := self._asked.find(b"\r\n\r\n")) >= 0:
             head, self._asked = self._asked[:end], self._asked[end + 4 :]
-            path = head.split(b" ", 2)[1].decode()
-            body = _body(unquote(path.split("/", 2)[2]))
-            answer = (
-                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: \"1\"\r\n"
-                b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n" % len(body)
-            )  # fmt: skip
-            asyncio.get_running_loop().call_later(self._latency_s, self._transport.writelines, (answer, body))
+            answer = _answer(head.split(b" ", 2)[1])
+            asyncio.get_running_loop().call_later(self._latency_s, self._transport.write, answer)
 
 
 async def serve(latency_s: float) -> None:

@@ -16,7 +16,7 @@ from prepclient.feed import Feed, Listing, Service, Start
 from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir, listens, places
-from prepclient.private import PrivateDaemon, private_daemon
+from prepclient.private import private_daemon, running_daemon
 from prepclient.progress import ScanProgress
 from prepclient.rows import Rows
 from prepclient.served import ServedFeed
@@ -45,7 +45,7 @@ class Attachment:
         self.began: int | None = None  # ``start`` of `PrepClient.stats`
         self.listing: Listing | None = None  # the listing whose samples `start` counts
         self._pid = os.getpid()  # process that attached
-        self._private: PrivateDaemon | None = None
+        self._private = running_daemon(service.workers, service.plugins, spec.source.stores)
         self._was_served = False
         self._leave: weakref.finalize[[int, list[Any]], Attachment] | None = None  # also runs without a `close`
         self._begun: Handed | None = None  # where the last step began; it failed if `handed` is still this
@@ -107,11 +107,7 @@ class Attachment:
         return self.session
 
     def _await_start(self, missing: NoServer | ServerGone) -> None:
-        """Waits for a daemon that may be starting: its socket is missing, nothing listens, or it ends in mid-question.
-
-        Raises:
-            NoServer, ServerGone: None started within `connect_s`.
-        """
+        """Waits up to `connect_s` for a starting daemon: no socket, nobody listens, or it ends in mid-question."""
         if not isinstance(missing.__cause__, FileNotFoundError | ConnectionError):
             raise missing
         wait_s, searched = self.service.connect_s, " or ".join(map(str, places(self.service.runtime_dir)))
@@ -124,11 +120,7 @@ class Attachment:
             raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from None
 
     def _come_back(self, gone: PrepClientError) -> None:
-        """Waits until the daemon is back, and goes on at the next batch.
-
-        Raises:
-            ServerGone: None came back within `reconnect_s`.
-        """
+        """Waits until the daemon is back, and goes on at the next batch; raises `ServerGone` after `reconnect_s`."""
         wait_s = self.service.reconnect_s
         if wait_s <= 0:
             raise gone
@@ -141,11 +133,7 @@ class Attachment:
         log.warning("the daemon is back after %.1f s; going on where it stopped", time.monotonic() - began_s)
 
     def _attach_within(self, wait_s: float) -> None:
-        """Attaches as soon as there is a daemon.
-
-        Raises:
-            NoServer, ServerGone: None was there at the deadline, or one was there and ended.
-        """
+        """Attaches as soon as there is a daemon; raises `NoServer` or `ServerGone` if there is none at the deadline."""
         deadline_s = time.monotonic() + wait_s
         pause_s = _RETRY_FIRST_S
         while True:
@@ -223,11 +211,7 @@ class Attachment:
         self.began = began
 
     def _check_listing(self, now: Listing) -> None:
-        """Checks that `start` means something in a listing: a position counts the samples of one, and only of that.
-
-        Raises:
-            SourceChanged: It does not.
-        """
+        """Raises `SourceChanged` if `start` means nothing in a listing: a position counts the samples of one only."""
         was, place, start = self.listing, self._spec.source.place, self.start
         if was is not None and not was.agrees(now):
             numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"

@@ -115,7 +115,6 @@ class _Fused:
         self._is_refused = False
 
     def run(self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor, *, fused: bool) -> None:
-        """As `BatchOps.run`."""
         if not self._steps and self._scale is None:
             out.copy_(rows)
         elif not (fused and self._run_compiled(out, rows, drawn)):

@@ -16,7 +16,7 @@ MOST_S = 1e9  # of a wait
 LEAST_TIMEOUT_S = 1e-3
 
 
-def flag(field: str, value: object) -> bool:
+def boolean(field: str, value: object) -> bool:
     """The value, True or False as Python, numpy or 0 and 1 spell them."""
     if not isinstance(value, bool | int | np.bool_) or value not in (False, True):
         raise SpecError(field, value, "True or False")

@@ -16,7 +16,7 @@ import torch
 
 from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
-from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, flag, names, path
+from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler
 from prepclient.engine import check_device
 from prepclient.equivalents import refuse_loader_arguments
@@ -199,13 +199,13 @@ class PrepClient(Turns):
         )  # fmt: skip
         form = Form(self.spec.pipeline, fields, collate, on_error)
         finish = Finish(
-            normalize, dtype, memory_format, device_ops, None if compile is None else flag("compile", compile)
+            normalize, dtype, memory_format, device_ops, None if compile is None else boolean("compile", compile)
         )
         self._device_ops = finish.digest
         service = Service(
             runtime_dir=None if runtime_dir is None else path("runtime_dir", runtime_dir),
             workers=workers if workers in (None, "auto") else integer("workers", workers, 1, 1024),
-            inline=flag("inline", inline),
+            inline=boolean("inline", inline),
             plugins=names("plugins", plugins, "my_project.data"),
             cache=check_cache(cache, self.spec.pipeline),
             joining=joining or Joining(),
@@ -216,7 +216,7 @@ class PrepClient(Turns):
         )
         self._staging = Staging(
             self.spec, check_device(device), looks_of(self.spec.pipeline, finish), finish,
-            zero_copy=flag("zero_copy", zero_copy), has_valid=form.has_valid,
+            zero_copy=boolean("zero_copy", zero_copy), has_valid=form.has_valid,
         )  # fmt: skip
         self._attachment = Attachment(self.spec, service, self._staging)
         self._loop = Loop(
@@ -362,12 +362,12 @@ class PrepClient(Turns):
     def timeline(self, path: str | os.PathLike[str], steps: int = 200) -> None:
         """Records the next `steps` steps, and then writes them as a trace for Perfetto (ui.perfetto.dev).
 
-        It shows the training loop (loading, copying, computing), the chunks of all workers, and arrows from the chunks
-        to the batch that has their rows. Copies to a GPU run on a stream of their own: the trace says how long the loop
-        waited for them. The last step takes some milliseconds longer; `close` writes what there is until then.
+        It shows the training loop (loading, copying, computing), the chunks of all workers, and arrows from each chunk
+        over the announcement of its rows to the copy of the batch that has them, and to the step that computes with it.
+        The last step takes some milliseconds longer; `close` writes what there is until then.
 
         Args:
-            path: A file for Chrome's JSON trace format, such as ``run.json``.
+            path: The file to write, such as ``run.pftrace``.
             steps: How many, at least 1. The daemon remembers the last 4096 chunks.
 
         Raises:

@@ -114,7 +114,6 @@ class DeviceStage:
         )
 
     def _allocate(self, slots: int) -> None:
-        """Device buffers and host staging of every slot."""
         n = self._max_batch
         self._rows = [
             [self.engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape) for look, _ in self._views]

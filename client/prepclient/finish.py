@@ -269,7 +269,6 @@ class Finisher:
 
 
 def _planes(images: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Images as (n, C, H, W): a view."""
     return images.permute(0, 3, 1, 2) if layout == "HWC" else images
 
 

@@ -128,7 +128,7 @@ class LibCuda:
         return f"{text.value.decode(errors='replace')} (code {code})"
 
 
-class RuntimeBinding:
+class _RuntimeBinding:
     """The runtime as torch binds it, for a torch without libcuda (ROCm)."""
 
     def __init__(self, ordinal: int) -> None:
@@ -137,18 +137,15 @@ class RuntimeBinding:
         self._runtime: Any = cuda.cudart()
 
     def register(self, address: int, nbytes: int) -> int:
-        """Locks a range, for every context of the process."""
         with torch.cuda.device(self._ordinal):
             return int(self._runtime.cudaHostRegister(address, nbytes, PORTABLE))
 
     def unregister(self, address: int) -> int:
-        """Unlocks the range that was locked at this address."""
         with torch.cuda.device(self._ordinal):
             return int(self._runtime.cudaHostUnregister(address))
 
     def describe(self, code: int) -> str:
-        """The bare code, because the binding has no text for it."""
-        return f"code {code}"
+        return f"code {code}"  # the binding has no text for it
 
 
 def open_driver(device: torch.device) -> PinDriver:
@@ -157,7 +154,7 @@ def open_driver(device: torch.device) -> PinDriver:
     try:
         return LibCuda(ordinal)
     except OSError:
-        return RuntimeBinding(ordinal)
+        return _RuntimeBinding(ordinal)
 
 
 class HostPin:
@@ -218,7 +215,6 @@ class HostPin:
                 return
 
     def _unlock(self) -> bool:
-        """Unlocks; whether that worked."""
         try:
             return _call(lambda: self._driver.unregister(self._address)) == 0
         except (OSError, RuntimeError):

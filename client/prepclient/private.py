@@ -68,6 +68,18 @@ def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Seque
     return running
 
 
+def running_daemon(workers: int | str | None, plugins: Sequence[str], roots: Sequence[str]) -> PrivateDaemon | None:
+    """The private daemon of this process, if it was started with just these arguments and without plug-ins.
+
+    A new client holds it at once, because a notebook's cell that is run again drops the old client before it uses the
+    new one. With plug-ins another daemon is started: their code may have changed.
+    """
+    running = _running.get(os.getpid())
+    if running is None or plugins or running.plugins or (running.workers, running.roots) != (workers, tuple(roots)):
+        return None
+    return running
+
+
 class PrivateDaemon:
     """A daemon that ends with this object and with this process, in a directory `runtime_dir` of its own.
 

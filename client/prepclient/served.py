@@ -40,11 +40,6 @@ _STATUS_S = 1.0
 def _admitted(
     runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]
 ) -> tuple[Connection, Welcome]:
-    """Attaches, and retries while the daemon is busy.
-
-    Raises:
-        ServerBusy: The daemon was still busy after `timeout_s`.
-    """
     deadline_s = time.monotonic() + timeout_s
     pause_s = _BUSY_FIRST_S
     while True:
@@ -167,7 +162,6 @@ class ServedFeed(Feed):
             self._alone_upto = 0
 
     def _take(self, session: Session, timeout_s: float) -> bool:
-        """Handles a message; False if none arrives within `timeout_s`."""
         match self._connection.receive(timeout_s):
             case None:
                 return False

@@ -11,7 +11,7 @@ from typing import cast, get_args
 
 import numpy as np
 
-from prepclient.checks import flag
+from prepclient.checks import boolean
 from prepclient.equivalents import refuse_torchvision
 from prepclient.errors import InvalidSpec
 from prepclient.session import Shape
@@ -93,7 +93,7 @@ def make_spec(
     if not isinstance(sharding, Sharding | None):
         raise SpecError("sharding", sharding, "Sharding(...), or None for what the launcher says")
     ranks = find_ranks(sharding or Sharding(), os.environ)
-    shape = Shape(batch_size, flag("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
+    shape = Shape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
     job = _job_name(ranks.world_size) if job is None else job
     return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, job)
 

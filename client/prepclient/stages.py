@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -37,6 +38,14 @@ _WHOLE: Mapping[str, str] = MappingProxyType({})
 _BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
 
 
+class Copied(NamedTuple):
+    """A copy of a batch, which begins at row `start`: when it was asked for, and when it was seen to be done."""
+
+    start: int
+    began_ns: int
+    ended_ns: int
+
+
 class Step(NamedTuple):
     """A batch for the training loop."""
 
@@ -52,6 +61,7 @@ class Step(NamedTuple):
     # Time for which the loop's own earlier work held it up: a device that is still computing. Less `copy_ns`, and so
     # below 0 if the loop itself waited for a late copy.
     own_ns: int = 0
+    copied: Sequence[Copied] = ()  # copies that ended since the step before
 
 
 class Stage(Protocol):
@@ -169,7 +179,9 @@ class HostStage:
             self._lent = batch
         elif session.give_back(batch.start):
             self._feed.release(session)
-        return Step(batch, bad, line, fields, ready_ns, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
+        now_ns = time.monotonic_ns()
+        copied = Copied(batch.start, ready_ns, now_ns)
+        return Step(batch, bad, line, fields, ready_ns, wait_ns, now_ns - since_ns - wait_ns, copied=(copied,))
 
     def _ahead(self, batch: Batch) -> _Ahead:
         rows = self._feed.rows
@@ -206,6 +218,8 @@ class CudaStage:
         self._session = session
         self._feed = feed
         self._stage = stage
+        self._asked_ns: deque[int] = deque()  # when the copies that travel were asked for
+        self._copied: list[Copied] = []
         self._lock()
 
     def _lock(self) -> None:
@@ -232,7 +246,8 @@ class CudaStage:
         # rest is the device's time for earlier steps, wherever the host, which runs ahead, happened to wait for it.
         copy_ns = self._stage.delivery.late_ns()
         held_ns = time.monotonic_ns() - since_ns - wait_ns
-        return Step(batch, bad, line, taken.fields, ready_ns, wait_ns, copy_ns, held_ns - copy_ns)
+        copied, self._copied = self._copied, []
+        return Step(batch, bad, line, taken.fields, ready_ns, wait_ns, copy_ns, held_ns - copy_ns, copied)
 
     def _wait(self, timeout_s: float) -> int:
         """Waits for the next batch's rows; returns for how many nanoseconds the device was idle meanwhile.
@@ -266,11 +281,15 @@ class CudaStage:
                 small[DRAWN] = [self._stage.drawing(batch.start, self._session.line.n, scalars)]
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
+            self._asked_ns.append(time.monotonic_ns())
             self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
             self._session.stage()
 
     def _take_back(self) -> None:
-        moved = [self._session.give_back(start) for start in self._stage.delivery.poll()]
+        freed = self._stage.delivery.poll()
+        now_ns = time.monotonic_ns()
+        self._copied += [Copied(start, self._asked_ns.popleft(), now_ns) for start in freed]
+        moved = [self._session.give_back(start) for start in freed]
         if any(moved):
             self._feed.release(self._session)
 

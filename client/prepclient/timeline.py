@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from prepclient import checks
 from prepclient.errors import PrepClientError
 from prepclient.stages import Step
 from prepserver.pipeline.checks import integer
-from prepserver.protocol.trace import MadeChunk, Place, Trace
+from prepserver.protocol.trace import MadeChunk, Told, Trace, Ways
 
 log = logging.getLogger("prepclient")
 
@@ -63,32 +65,39 @@ class Timeline:
         try:
             job = about_job(0)  # the first rows were made before they were asked for
             chunks = [MadeChunk(*each) for each in job.get("chunks", ())]
-            self._path.write_text(self._rendered(chunks, job.get("stream")), encoding="utf-8")
+            told = [Told(*each) for each in job.get("told", ())]
+            self._path.write_bytes(self._rendered(chunks, told, job.get("stream")))
             log.info("the timeline of %d steps is in %s", len(self._steps), self._path)
         except (OSError, PrepClientError, TypeError, ValueError) as e:
             log.warning("no timeline in %s: %s", self._path, e)
 
-    def _rendered(self, chunks: Iterable[MadeChunk], stream: int | None) -> str:
+    def _rendered(self, chunks: Iterable[MadeChunk], told: Sequence[Told], stream: int | None) -> bytes:
         start, since_ns = self._steps[0].step.batch.start, self._steps[0].asked_ns
-        trace, pid, tid = Trace(), os.getpid(), threading.get_native_id()
-        trace.track(pid, tid, f"job {self._job}", "training loop")
+        trace = Trace(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_REALTIME))
+        process, pid = f"job {self._job}", os.getpid()
+        loop = trace.track(pid, process, "training loop", threading.get_native_id())
+        announced = trace.track(pid, process, "rows")
+        # Copies to a device overlap, and a track is for one at a time; tracks of one name are shown as one.
+        copies = itertools.cycle([trace.track(pid, process, "copies") for _ in range(0 if self._on_cpu else 4)])
         mine = [each for each in chunks if each.stream == stream and each.position + each.rows > start]
         others = [each for each in chunks if each.stream != stream and each.ended_ns >= since_ns]
-        trace.chunks([*mine, *others])
+        ways = Ways(trace, mine, [each for each in told if each.upto > start])
+        flows = {
+            step.batch.start: ways.to(step.batch.start, step.batch.stop, step.ready_ns) for step, *_ in self._steps
+        }
         afters: list[_Took | None] = [*self._steps[1:], None]
-        for took, after in zip(self._steps, afters, strict=True):
-            step, batch = took.step, took.step.batch
-            more = {"start": batch.start, "stop": batch.stop, "copying_ms": step.copy_ns / 1e6}
-            trace.span("next", Place(pid, tid, took.asked_ns), took.left_ns, **more)
+        for (step, asked_ns, left_ns, _), after in zip(self._steps, afters, strict=True):
+            batch = step.batch
+            copying_ms = step.copy_ns / 1e6
+            trace.begin(loop, "next", asked_ns, start=batch.start, stop=batch.stop, copying_ms=copying_ms)
             if step.wait_ns:
-                trace.span("loading", Place(pid, tid, step.ready_ns - step.wait_ns), step.ready_ns)
-            if self._on_cpu and step.copy_ns:
-                trace.span("copying", Place(pid, tid, step.ready_ns), min(step.ready_ns + step.copy_ns, took.left_ns))
-            on = [Place(pid, tid, min(step.ready_ns + 1, took.left_ns))]
+                trace.span(loop, "loading", step.ready_ns - step.wait_ns, step.ready_ns)
+            for copy in step.copied:
+                track = loop if self._on_cpu else next(copies)
+                trace.span(track, "copying", copy.began_ns, copy.ended_ns, flows.get(copy.start, ()), start=copy.start)
+            trace.end(loop, left_ns)
             if after is not None and after.before_ns:
-                trace.span("computing", Place(pid, tid, took.left_ns), after.asked_ns)
-                on.append(Place(pid, tid, took.left_ns + 1))
-            for each in mine:
-                if each.position < batch.stop and batch.start < each.position + each.rows:
-                    trace.flow([Place(each.pid, each.pid, each.ended_ns - 1), *on])
-        return trace.text()
+                trace.span(loop, "computing", left_ns, after.asked_ns, flows[batch.start], start=batch.start)
+        trace.chunks([*mine, *others], ways.of_chunks)
+        trace.told(announced, ways.of_told)
+        return trace.content()

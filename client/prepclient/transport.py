@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import zmq
 
 from prepclient import errors
 from prepclient.descriptors import opening, too_few_descriptors
+from prepserver.memory.passing import close_all, receive_with_fds
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
     ATTACH_SOCKET,
@@ -35,7 +35,6 @@ from prepserver.protocol.messages import (
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
 
-_MOST_FDS = 4
 _LINE = "ipc://line"  # libzmq requires a name even for a given socket
 _DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
 _LAST_WORDS_MS = 100  # until what a daemon said before it closed the lease has passed through ZeroMQ
@@ -124,11 +123,7 @@ class Connection:
         return message
 
     def _await(self, event: int, timeout_s: float) -> bool:
-        """Waits until the line is writable or readable; False if it is not within `timeout_s`.
-
-        Raises:
-            PrepClientError: The lease has ended.
-        """
+        """Waits until the line is writable or readable; False if it is not within `timeout_s`. Raises as `receive`."""
         assert self._dealer is not None
         deadline_s = time.monotonic() + timeout_s
         while not (can := self._can(event)) and (left_s := deadline_s - time.monotonic()) > 0:
@@ -169,15 +164,14 @@ class Connection:
     def _read_lease(self, timeout_s: float) -> None:
         self._lease.settimeout(timeout_s)
         try:
-            try:
-                data, fds = _receive_with_fds(self._lease)
-            except ConnectionResetError:  # said once, and first, if the daemon hung up without reading
-                data, fds = _receive_with_fds(self._lease)
+            data, fds, flags = receive_with_fds(self._lease)
         except (TimeoutError, BlockingIOError):
             raise
         except OSError as e:
             raise errors.ServerGone(f"the daemon in {self.runtime_dir} ended: {e.strerror}") from e
         try:
+            if flags & socket.MSG_CTRUNC:  # the kernel dropped a descriptor, for want of a free number
+                raise too_few_descriptors(1)
             if not data:
                 raise errors.ServerGone(
                     f"the prepserver daemon in {self.runtime_dir} ended, was replaced or killed. Its log says why; "
@@ -193,7 +187,7 @@ class Connection:
         except ProtocolError as e:
             raise errors.ProtocolViolation(f"from the daemon: {e}") from e
         finally:
-            _close_all(fds)
+            close_all(fds)
 
     def leave(self, upto: int) -> None:
         """Sends `Bye` on the lease, which always has room; the line may be full while the daemon stands still."""
@@ -307,25 +301,6 @@ def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None)
 def unexpected(message: Any) -> errors.ProtocolViolation:
     """The error for a message that is not allowed at this point."""
     return errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
-
-
-def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """One message and its descriptors, close-on-exec from the start (`socket.recv_fds` drops that flag)."""
-    room = socket.CMSG_SPACE(_MOST_FDS * struct.calcsize("i"))
-    data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
-    fds: list[int] = []
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
-    if flags & socket.MSG_CTRUNC:  # the kernel dropped a descriptor, for want of a free number
-        _close_all(fds)
-        raise too_few_descriptors(1)
-    return data, fds
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def refusal(message: Refused) -> errors.PrepClientError:

@@ -470,7 +470,7 @@ def _add_trace(commands: _Commands) -> None:
         "exact about its own loop.",
     )  # fmt: skip
     p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 600), default=10.0, help="default 10")
-    p.add_argument("-o", metavar="FILE.json", dest="output", type=Path, required=True, help="Chrome's JSON format")
+    p.add_argument("-o", metavar="FILE.pftrace", dest="output", type=Path, required=True, help="what to write")
 
 
 def _add_demo(commands: _Commands) -> None:

@@ -85,7 +85,6 @@ def near(gpu: int, bus: str, mine: set[int], devices: Path = _PCI) -> Finding:
 
 
 def _cores_of(text: str) -> set[int]:
-    """The cores of a list such as ``0-3,8``."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -12,7 +12,7 @@ from rich.text import Text
 from prepserver.cli.exits import FAILED, NO_PERMISSION, OK, CommandError
 from prepserver.cli.state import find_state_dir
 from prepserver.cli.table import console, print_json
-from prepserver.daemon.quarantine import FOLDER, Entry, clear, entries
+from prepserver.daemon.quarantine import FOLDER, clear, entries
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def quarantine(arguments: argparse.Namespace) -> int:
         return _show(arguments)
     folder = find_state_dir(arguments) / FOLDER
     kept = entries(folder)
-    chosen = kept if arguments.clear_all else [e for e in kept if _is_named(e, arguments.clear)]
+    chosen = kept if arguments.clear_all else [e for e in kept if {e.path, str(e.index)} & {*arguments.clear}]
     if not chosen and arguments.clear_all:
         sys.stderr.write("no sample is quarantined\n")
     elif not chosen:
@@ -54,7 +54,3 @@ def quarantine(arguments: argparse.Namespace) -> int:
         pipeline = f" for pipeline {entry.pipeline[:12]}" if entry.pipeline else ""
         sys.stdout.write(f"cleared: sample {entry.index} {entry.path}{pipeline}\n")
     return OK
-
-
-def _is_named(entry: Entry, names: list[str]) -> bool:
-    return entry.path in names or str(entry.index) in names

@@ -68,7 +68,6 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _column(pipeline: Pipeline, arguments: argparse.Namespace) -> str:
-    """The column to write."""
     kinds = {field.column: field.kind for field in pipeline.fields if field.column != INDEX}
     if arguments.field is not None and arguments.field not in kinds:
         raise CommandError(f"--field {arguments.field}: a row has {', '.join(kinds)}", USAGE)

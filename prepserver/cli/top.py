@@ -26,7 +26,7 @@ from prepserver.config import format_bytes
 _SORTS = ("wait", "images/s", "lag", "job")
 _GLYPHS = "█▓▒░·"
 _COLOURS = ("cyan", "blue", "magenta", "yellow", "green")
-_NARROW = 100  # columns; fewer have no room for all
+_NARROW, _SMALL = 100, 72  # columns; fewer have no room for all
 _JOB_CHARS = 24
 _VERDICT_LINES = 8  # of one entry on a narrow terminal
 
@@ -110,7 +110,7 @@ def screen(found: dict[str, Any], width: int, height: int | None, view: View, *,
     said = list(verdicts(job for job in jobs if job.get("verdict") and not job["verdict"]["is_fine"]))
     room = len(jobs)
     if height is not None:
-        left = height - 9 - len(found.get("gpus") or [])
+        left = height - 10 - len(found.get("gpus") or [])
         room = max(1, min(room, left - (_VERDICT_LINES if said else 2)))
         said = said[: max(1, (left - room) // _VERDICT_LINES)]
     body: list[RenderableType] = [Text(f"q quit   s sort: {view.sort}   f freeze" if keys else "", "dim")]
@@ -152,15 +152,20 @@ def _pool(found: dict[str, Any], width: int) -> RenderableType:
     share = memory["rings_bytes"] / max(memory["budget_bytes"], 1)
     sizes = f"{format_bytes(memory['rings_bytes'])} of {format_bytes(memory['budget_bytes'])}"
     lines.add_row("rings", _bar(share, bar), sizes)
+    caches = found.get("caches")
+    if caches and "caches_bytes" in memory:
+        held, budget = memory["caches_bytes"], memory["caches_budget_bytes"]
+        hits, misses = (sum(cache[name] for cache in caches) for name in ("hits", "misses"))
+        sizes = f"{format_bytes(held)} of {format_bytes(budget)}, hits {percent(hits / max(1, hits + misses))}"
+        lines.add_row("caches", _bar(held / max(budget, 1), bar), sizes)
     return lines
 
 
 def _bars() -> Table:
-    """A table of names, bars and figures."""
-    made = Table.grid(padding=(0, 1))
+    made = Table.grid(padding=(0, 1), expand=True)
     made.add_column(no_wrap=True, min_width=7)
     made.add_column(no_wrap=True)
-    made.add_column(no_wrap=True, overflow="ellipsis")
+    made.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # gives way
     return made
 
 
@@ -204,9 +209,10 @@ def _sorted(jobs: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
     made = Table(box=None, pad_edge=False, width=width, expand=False)
-    is_wide = width >= _NARROW
+    left_out = set() if width >= _NARROW else {"rank", "lag"} if width >= _SMALL else {"rank", "lag", "shared", "ring"}
+    chars = _JOB_CHARS if width >= _SMALL else _JOB_CHARS // 2
     for name in ("job", "rank", "images/s", "wait", "shared", "lag", "ring", "verdict"):
-        if name in ("rank", "lag") and not is_wide:
+        if name in left_out:
             continue
         made.add_column(
             Text(name), no_wrap=True, overflow="ellipsis", justify="left" if name in ("job", "ring", "verdict") else
@@ -215,17 +221,17 @@ def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
     for job in jobs:
         verdict, fill = job.get("verdict") or {"verdict": "-", "kind": "not enough data"}, job.get("ring_fill", 0.0)
         wait, name = job.get("wait_fraction"), job["name"]
-        cells = [
-            Text(name if len(name) <= _JOB_CHARS else name[: _JOB_CHARS - 1] + "…"),
-            *([Text(f"{job['rank']}/{job['world_size']}")] if is_wide else []),
-            Text(figure(job.get("images_per_s"), ",.0f")),
-            Text(percent(wait), "bold dark_orange3" if (wait or 0) >= 0.05 else ""),
-            Text(f"{job['sharing_factor']:.1f}x"),
-            *([Text(f"{job.get('lag_rows', 0):,}")] if is_wide else []),
-            _bar(fill, 10) if is_wide else Text(percent(fill)),
-            Text(verdict["verdict"], style_of(verdict) if verdict["verdict"] != "-" else "dim"),
-        ]
-        made.add_row(*cells)
+        cells = {
+            "job": Text(name if len(name) <= chars else name[: chars - 1] + "…"),
+            "rank": Text(f"{job['rank']}/{job['world_size']}"),
+            "images/s": Text(figure(job.get("images_per_s"), ",.0f")),
+            "wait": Text(percent(wait), "bold dark_orange3" if (wait or 0) >= 0.05 else ""),
+            "shared": Text(f"{job['sharing_factor']:.1f}x"),
+            "lag": Text(f"{job.get('lag_rows', 0):,}"),
+            "ring": _bar(fill, 10) if not left_out else Text(percent(fill)),
+            "verdict": Text(verdict["verdict"], style_of(verdict) if verdict["verdict"] != "-" else "dim"),
+        }
+        made.add_row(*(cell for column, cell in cells.items() if column not in left_out))
     return made
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.daemon.line import Line
-from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
+from prepserver.memory.passing import receive_with_fds
+from prepserver.protocol.codec import decode
 from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, AskStatus, AskStop, Descriptor, Refused, Status
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
@@ -54,10 +55,7 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
 
 
 def _given(lease: socket.socket) -> tuple[Descriptor | Refused, int]:
-    try:
-        data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
-    except ConnectionResetError:  # said once, and first, if it hung up without reading
-        data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
+    data, fds, _ = receive_with_fds(lease)
     if not data:
         raise ConnectionError("the daemon hung up")
     given = decode(data, FROM_LEASE)

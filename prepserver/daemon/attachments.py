@@ -11,7 +11,7 @@ from prepserver.daemon.attach import Peer
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.rings import Rings
 from prepserver.protocol.messages import Attach, Moved, Ready, Release
-from prepserver.protocol.trace import MOST_RELEASES, Heard
+from prepserver.protocol.trace import MOST_RELEASES, Heard, Told
 from prepserver.schedule.actions import Announce, Move
 
 log = logging.getLogger(__name__)
@@ -31,14 +31,15 @@ class Attachment:
     since_s: float = field(default_factory=time.monotonic)  # when it attached, monotonic
     copy_ns: int = 0  # time for which its loop has waited for copies, as the client reports it
     own_ns: int = 0  # time that its loop took between two batches, as the client reports it
-    # What it reported last, with the time.
+    # What it was told and reported last, with the times.
+    told: deque[Told] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
     heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
 
     def says(self, word: Release) -> None:
         """Notes the figures that come with a message."""
         self.copy_ns, self.own_ns = max(self.copy_ns, word.copy_ns), max(self.own_ns, word.own_ns)
-        heard = Heard(time.monotonic_ns(), word.batches, word.wait_ns, self.copy_ns, self.own_ns)
-        self.heard.append(heard)
+        now_ns = time.monotonic_ns()
+        self.heard.append(Heard(now_ns, word.upto, word.batches, word.wait_ns, self.copy_ns, self.own_ns))
 
 
 class Attachments(dict[int, Attachment]):
@@ -63,6 +64,7 @@ class Attachments(dict[int, Attachment]):
         while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
             attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST]))
             bad = bad[_BAD_ROWS_MOST:]
+        attachment.told.append(Told(time.monotonic_ns(), announce.upto))
         if attachment.peer.send(Ready(announce.upto, bad)):
             # The client waits, so the ledger, whose thread needs this interpreter, comes second.
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
@@ -77,6 +79,8 @@ class Attachments(dict[int, Attachment]):
             return
         ring = self._rings.held[move.lane]
         attachment.moves += 1
+        for noted in (attachment.told, attachment.heard):
+            noted.clear()  # positions of another stream
         try:
             given = attachment.peer.give(ring.fd)
             attachment.peer.send(Moved(move.start, ring.layout.to_wire(), given))

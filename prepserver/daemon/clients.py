@@ -152,11 +152,7 @@ class Clients:
             self._broke_protocol(peer, peer.mismatch or str(e))
 
     def _hear(self, peer: Peer, message: Any) -> None:
-        """Handles a message.
-
-        Raises:
-            ProtocolError: The message is not allowed in this state.
-        """
+        """Handles a message; raises `ProtocolError` if it is not allowed in this state."""
         match message:
             case messages.Attach() | messages.AskStatus() | messages.AskStop() if not peer.asked:
                 peer.asked = True
@@ -281,7 +277,6 @@ class Clients:
             peer.hang_up()
 
     def _leave(self, peer: Peer) -> None:
-        """Ends the attachment of a peer, if it has one."""
         cursor, peer.cursor = peer.cursor, None
         attachment = self.driver.attachments.pop(cursor, None) if cursor is not None else None
         if attachment is not None:

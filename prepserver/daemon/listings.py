@@ -144,7 +144,6 @@ class Listings:
                 self._start_indexer(listing)
 
     def _start_indexer(self, listing: _Listing) -> None:
-        """Starts an indexer, or leaves that to the next zygote."""
         try:
             child = listing.child = self._spawn()
         except ZygoteAbsent:

@@ -431,7 +431,6 @@ class WorkerPool:
             self._kill(child)
 
     def _kill(self, child: Child, *, blameless: bool = False) -> bool:
-        """Kills a worker; False if it was killed before."""
         seat = self._seat_of(child)
         if seat is None or seat.killed_s is not None:
             return False

@@ -324,7 +324,9 @@ class Daemon:
         if since_ns is not None:
             found["chunks"] = self._watch.chunks_since(since_ns)
             for job in found["jobs"]:
-                job["heard"] = [each for each in self._attachments[job["id"]].heard if each.at_ns >= since_ns]
+                attachment = self._attachments[job["id"]]
+                job["told"] = [each for each in attachment.told if each.at_ns >= since_ns]
+                job["heard"] = [each for each in attachment.heard if each.at_ns >= since_ns]
         return found
 
     def rows_per_s(self) -> float:

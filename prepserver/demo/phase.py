@@ -106,7 +106,6 @@ class _Phase:
                 job.read()
 
     def pause(self, seconds: float) -> None:
-        """Lets the jobs run for a while."""
         end_s = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "go on")
 

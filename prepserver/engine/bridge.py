@@ -33,11 +33,12 @@ from prepserver.engine.block import runs
 from prepserver.engine.build import build
 from prepserver.engine.cluster import connect
 from prepserver.engine.line import IN_RAY, Address, LineClosed, TcpLine
+from prepserver.memory.passing import close_all
 from prepserver.memory.ring import Ring
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout
 from prepserver.telemetry.page import NO_LANE, SEVERAL, StatsPage
-from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.zygote import begin, load_plugins
 
 log = logging.getLogger("prepserver.bridge")
@@ -220,7 +221,6 @@ class _Remote:
         return -signal.SIGABRT
 
     def _pass_on(self) -> None:
-        """Reads the daemon's messages until it hangs up."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._line, select.POLLRDHUP)
@@ -254,7 +254,6 @@ class _Remote:
         self._todo.put(None)
 
     def _tell(self, message: Any) -> None:
-        """Tells the actor."""
         if isinstance(message, work.AddStream) and (listing := self._bridge.listing(message)) is not None:
             self._actor.keep.remote(message.stream, listing)
             message = replace(message, index_path=IN_RAY)

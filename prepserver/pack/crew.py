@@ -75,10 +75,9 @@ class Crew:
             for _ in range(min(self._count, max(end - begin, 0))):
                 self._hire()
             while due < end:
+                last = min(end, due + _WINDOW * self._count)
                 for hand in self._hands:
-                    while len(hand.given) < _AHEAD and (self._again or following < end):
-                        if not self._again and following >= due + _WINDOW * self._count:
-                            break
+                    while len(hand.given) < _AHEAD and (self._again or following < last):
                         if self._again:
                             sample = self._again.popleft()
                         else:
@@ -153,7 +152,6 @@ def _give(hand: _Hand, sample: int) -> None:
 
 
 def _serve(work: Work, sock: socket.socket, others: list[socket.socket]) -> None:
-    """Serve as a process of the crew; does not return."""
     status = 70  # sysexits.h: EX_SOFTWARE
     try:
         # Ctrl-C is for the parent: a file whose process it killed would count as damaged.

@@ -156,7 +156,6 @@ class _Packing:
         return replace(_summary_of(folder, open_index(path).meta), this_run=this_run)
 
     def _listed(self) -> Source:
-        """List the source, and agree on the plan."""
         try:
             # An earlier run may have left it. A sample must not be skipped because its listing is damaged.
             IndexCache(self._place.folder / LISTING_NAME).check()
@@ -242,18 +241,15 @@ class _StoppedByHand:
         signal.signal(number, signal.default_int_handler)  # a second Ctrl-C strikes at once
 
     def __call__(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self._is_due:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Restore the handler that Ctrl-C had before."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
 
 def _check(spec: SourceSpec, options: Options) -> None:
-    """Raise `PackError` for what is not packed."""
     for part in spec.parts():
         if isinstance(part, Packed):
             raise PackError(f"{part.root} is a packed dataset; pack the dataset that it was made from", usage=True)

@@ -26,7 +26,8 @@ _CROP = (
     "RandomResizedCrop(size) or Resize((height, width))"
 )
 _PAD_BOXES = (
-    "the number of boxes differs from sample to sample: add PadBoxes(n), with the most boxes that a row may have"
+    "the number of boxes differs from sample to sample: add PadBoxes(n), with the most boxes that a row may have "
+    "(PadBoxes(1) where fields= leaves boxes out: rows hold all columns, for other jobs)"
 )
 
 
@@ -139,13 +140,9 @@ class PerBox(Kind):
     is_spatial: ClassVar[bool] = True
     blank: ClassVar[int] = -1
     _way_out: ClassVar[str] = _PAD_BOXES
+    is_per_box: ClassVar[bool] = True
     count: int | None = None
     dtype: str = "int64"
-
-    @property
-    def is_per_box(self) -> bool:
-        """As `Kind.is_per_box`."""
-        return True
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return None if self.count is None else (self.count,), self.dtype
@@ -156,11 +153,7 @@ class BoxCount(Kind):
     """How many boxes a row holds: a scalar, int64."""
 
     is_spatial: ClassVar[bool] = True
-
-    @property
-    def is_per_box(self) -> bool:
-        """As `Kind.is_per_box`."""
-        return True
+    is_per_box: ClassVar[bool] = True
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"

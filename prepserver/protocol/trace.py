@@ -1,19 +1,25 @@
-"""Traces in Chrome's JSON format, which Perfetto's UI and chrome://tracing read; times are of CLOCK_MONOTONIC.
+"""Traces of track events, as Perfetto's UI (ui.perfetto.dev) and its trace processor read them.
 
-The daemon gives its part as plain values; whoever asked makes the file.
+A trace is a protobuf message, of which so few fields are needed that they are written here. All times are nanoseconds
+of CLOCK_MONOTONIC, which is the trace's clock, too. The daemon gives its part as plain values; whoever asked makes the
+file. The numbers of fields are those of Perfetto's protos/perfetto/trace.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
+import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MOST_CHUNKS = 4096
 """Chunks of which a daemon remembers when they were made."""
 MOST_RELEASES = 512
-"""Messages of a rank of which it remembers when they came."""
+"""Messages of a rank, and to it, of which it remembers when they came and went."""
+
+_BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
+_REALTIME, _MONOTONIC = 1, 3  # BuiltinClock
 
 
 class MadeChunk(NamedTuple):
@@ -30,78 +36,162 @@ class MadeChunk(NamedTuple):
     read_ns: int  # part of it that was spent reading
 
 
-class Heard(NamedTuple):
-    """Totals that a rank reported: batches, and the loop's time by its parts."""
+class Told(NamedTuple):
+    """A rank was told that all its rows below a position are ready."""
 
     at_ns: int
+    upto: int
+
+
+class Heard(NamedTuple):
+    """What a rank reported: the rows that it needs no more, and totals of batches and of the loop's time by parts."""
+
+    at_ns: int
+    upto: int
     batches: int
     wait_ns: int
     copy_ns: int
     own_ns: int
 
 
-class Place(NamedTuple):
-    """A point on a track."""
-
-    pid: int
-    tid: int
-    at_ns: int
-
-
 class Trace:
-    """The events of a trace."""
+    """The events of a trace that is made at `now_ns` of CLOCK_MONOTONIC, which is `realtime_ns` of CLOCK_REALTIME."""
 
-    def __init__(self) -> None:
-        self._events: list[dict[str, Any]] = []
-        self._flows = 0
+    def __init__(self, now_ns: int, realtime_ns: int) -> None:
+        self._numbers = itertools.count(1)
+        self._processes: dict[int, int] = {}
+        self._out: list[bytes] = []
+        clocks = b"".join(
+            _field(1, _field(1, clock) + _field(2, at_ns))
+            for clock, at_ns in ((_MONOTONIC, now_ns), (_REALTIME, realtime_ns))
+        )
+        self._packet(_field(6, clocks + _field(2, _MONOTONIC)))
 
-    def track(self, pid: int, tid: int, process: str, thread: str) -> None:
-        """Names a process and one of its tracks."""
-        for kind, name in (("process_name", process), ("thread_name", thread)):
-            self._events.append({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}})
+    def track(self, pid: int, process: str, name: str, tid: int | None = None) -> int:
+        """A track of a process, or of a thread; the name that a process is given first remains."""
+        if pid not in self._processes:
+            self._processes[pid] = self._described(_field(3, _field(1, pid) + _field(6, process)))
+        if tid is None:
+            return self._described(_field(5, self._processes[pid]) + _field(2, name))
+        thread = _field(4, _field(1, pid) + _field(2, tid) + _field(5, name))
+        return self._described(_field(5, self._processes[pid]) + thread)
 
-    def span(self, name: str, begin: Place, end_ns: int, **more: object) -> None:
-        """Something that lasted; the spans of a track lie in each other or one after the other."""
-        self._events.append({
-            "ph": "X", "name": name, "cat": "prepserver", "pid": begin.pid, "tid": begin.tid, "ts": begin.at_ns / 1e3,
-            "dur": max(0, end_ns - begin.at_ns) / 1e3, "args": more,
-        })  # fmt: skip
+    def flow(self) -> int:
+        """A new line of arrows, through all events that have its number, in the order in which they begin."""
+        return next(self._numbers)
 
-    def flow(self, places: Sequence[Place]) -> None:
-        """Arrows from span to span; each place lies within one."""
-        self._flows += 1
-        for number, place in enumerate(places):
-            phase = "s" if number == 0 else "f" if number == len(places) - 1 else "t"
-            self._events.append({
-                "ph": phase, "name": "rows", "cat": "rows", "id": self._flows, "pid": place.pid, "tid": place.tid,
-                "ts": place.at_ns / 1e3, **({"bp": "e"} if phase == "f" else {}),
-            })  # fmt: skip
+    def begin(self, track: int, name: str, at_ns: int, flows: Iterable[int] = (), **more: float) -> None:
+        """Something begins; what a track has not ended yet encloses it."""
+        self._event(track, _BEGIN, at_ns, name, flows, more)
 
-    def chunks(self, chunks: Iterable[MadeChunk]) -> None:
-        """The workers' tracks."""
-        named: set[int] = set()
-        for each in chunks:
-            if each.pid not in named:
-                named.add(each.pid)
-                self.track(each.pid, each.pid, f"worker {each.worker}", "chunks")
+    def end(self, track: int, at_ns: int) -> None:
+        """What began last on this track ends."""
+        self._event(track, _END, at_ns)
+
+    def span(self, track: int, name: str, begin_ns: int, end_ns: int, flows: Iterable[int] = (), **more: float) -> None:
+        """Something that lasted and encloses nothing."""
+        self.begin(track, name, begin_ns, flows, **more)
+        self.end(track, max(begin_ns, end_ns))
+
+    def instant(self, track: int, name: str, at_ns: int, flows: Iterable[int] = (), **more: float) -> None:
+        """Something that takes no time."""
+        self._event(track, _INSTANT, at_ns, name, flows, more)
+
+    def chunks(self, chunks: Iterable[MadeChunk], flows: Mapping[MadeChunk, Sequence[int]]) -> None:
+        """The workers' tracks, with the flows that begin at their chunks."""
+        tracks: dict[int, int] = {}
+        for each in sorted(chunks, key=lambda each: each.worker):
+            if each.pid not in tracks:
+                tracks[each.pid] = self.track(each.pid, f"worker {each.worker}", "chunks", each.pid)
+            name = f"{each.rows} row{'s' * (each.rows != 1)}"
             self.span(
-                f"{each.rows} rows", Place(each.pid, each.pid, each.began_ns), each.ended_ns,
-                stream=each.stream, position=each.position, read_ms=each.read_ns / 1e6,
+                tracks[each.pid], name, each.began_ns, each.ended_ns, flows.get(each, ()), stream=each.stream,
+                position=each.position, rows=each.rows, read_ms=each.read_ns / 1e6,
                 announced_after_ms=(each.told_ns - each.ended_ns) / 1e6,
             )  # fmt: skip
 
-    def heard(self, job: Mapping[str, Any], heard: Sequence[Heard]) -> None:
-        """The track of a job as the daemon knows it: what its loop did between two messages."""
-        pid, tid = int(job["pid"]), int(job["id"])
-        self.track(pid, tid, f"job {job['name']}", f"rank {job['rank']}")
-        for before, now in itertools.pairwise(heard):
-            count = now.batches - before.batches
-            self.span(
-                f"{count} batch{'es' if count != 1 else ''}", Place(pid, tid, before.at_ns), now.at_ns,
-                loading_ms=(now.wait_ns - before.wait_ns) / 1e6, copying_ms=(now.copy_ns - before.copy_ns) / 1e6,
-                computing_ms=(now.own_ns - before.own_ns) / 1e6,
-            )  # fmt: skip
+    def told(self, track: int, told: Mapping[Told, Sequence[int]]) -> None:
+        """What the daemon announced to a rank, with the flows that go through it."""
+        for each, flows in told.items():
+            self.instant(track, "announced", each.at_ns, flows, upto=each.upto)
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """The file."""
-        return json.dumps({"displayTimeUnit": "ms", "traceEvents": self._events}, separators=(",", ":"))
+        return b"".join(self._out)
+
+    def _described(self, what: bytes) -> int:
+        uuid = next(self._numbers)
+        self._packet(_field(60, _field(1, uuid) + what))
+        return uuid
+
+    def _event(
+        self, track: int, kind: int, at_ns: int, name: str = "", flows: Iterable[int] = (),
+        more: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        event = _field(9, kind) + _field(11, track)
+        if name:
+            event += _field(22, "prepserver") + _field(23, name)
+        event += b"".join(_tag(47, 1) + struct.pack("<Q", flow) for flow in flows)
+        for key, value in (more or {}).items():
+            number = _field(4, value) if isinstance(value, int) else _tag(5, 1) + struct.pack("<d", value)
+            event += _field(4, _field(10, key) + number)
+        self._packet(_field(8, at_ns) + _field(58, _MONOTONIC) + _field(11, event))
+
+    def _packet(self, what: bytes) -> None:
+        self._out.append(_field(1, what + _field(10, 1)))  # all are of one sequence
+
+
+class Ways:
+    """The ways of a job's rows: from the chunk that has them, over the announcement, to what takes them.
+
+    Attributes:
+        of_chunks: Flows that begin at a chunk.
+        of_told: Flows that go through an announcement.
+    """
+
+    def __init__(self, trace: Trace, chunks: Sequence[MadeChunk], told: Sequence[Told]) -> None:
+        self.of_chunks: dict[MadeChunk, list[int]] = {}
+        self.of_told: dict[Told, list[int]] = {each: [] for each in told}
+        self._trace = trace
+        self._told = list(self.of_told)  # positions grow
+        self._chunks = sorted(chunks, key=lambda each: each.position)
+        self._longest = max((each.rows for each in chunks), default=0)
+
+    def to(self, start: int, stop: int, at_ns: int) -> list[int]:
+        """Flows from each chunk with rows of [start, stop) to what took them at `at_ns`."""
+        at = bisect_left(self._told, stop, key=lambda each: each.upto)
+        told = [each for each in self._told[at : at + 1] if each.at_ns <= at_ns]
+        # A chunk may be made twice, and only one of them was announced.
+        by_ns = told[0].at_ns if told else at_ns
+        first = bisect_left(self._chunks, start - self._longest, key=lambda each: each.position)
+        end = bisect_left(self._chunks, stop, key=lambda each: each.position)
+        found = []
+        for chunk in self._chunks[first:end]:
+            if start < chunk.position + chunk.rows and chunk.ended_ns <= by_ns:
+                found.append(self._trace.flow())
+                self.of_chunks.setdefault(chunk, []).append(found[-1])
+        for each in told:
+            self.of_told[each] += found
+        return found
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1  # negative numbers take ten bytes
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _tag(number: int, kind: int) -> bytes:
+    return _varint(number << 3 | kind)
+
+
+def _field(number: int, value: int | str | bytes) -> bytes:
+    """A field of a message: a number, a text, or bytes, such as those of another message."""
+    if isinstance(value, int):
+        return _tag(number, 0) + _varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _tag(number, 2) + _varint(len(data)) + data

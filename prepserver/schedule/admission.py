@@ -347,9 +347,9 @@ class Admission:
         waits_for = self._meetings.waits_for
         read = {waits_for.get(s, s) for s in (self._table.stream_of_job(job).id for job in mine)}
         if ranks[run, rank] == runs.get(run, 0):
-            _check("jobs", sum(runs.values()), limits.jobs_per_uid, "jobs_per_uid", uid)
+            _check("job", sum(runs.values()), limits.jobs_per_uid, "jobs_per_uid", uid)
         if stream not in read:
-            _check("streams", len(read), limits.streams_per_uid, "streams_per_uid", uid)
+            _check("stream", len(read), limits.streams_per_uid, "streams_per_uid", uid)
 
 
 def _keys(event: RankAttaches) -> _Keys:
@@ -368,6 +368,6 @@ def _check(what: str, used: int, limit: int, knob: str, uid: int) -> None:
     if limit and used + 1 > limit:
         raise Refusal(
             "permission",
-            f"uid {uid} has {used} {what}, and {knob} = {limit} allows no more: end another "
+            f"uid {uid} has {used} {what}{'s' * (used != 1)}, and {knob} = {limit} allows no more: end another "
             f"job, or have {knob} raised under [limits] in the daemon's --config",
         )

@@ -87,7 +87,6 @@ class Coordinator:
             yield from self._dispatch.give_out()
 
     def _run(self, steps: list[Action] | Steps, answer: events.RingMade | events.RingRefused | None) -> list[Action]:
-        """Runs steps until one needs a ring, or to the end."""
         self._paused = None
         actions, self._undone = self._undone, []
         if isinstance(steps, list):
@@ -169,7 +168,6 @@ class Coordinator:
         return [Announce(cursor.id, cursor.announced, bad, cursor.moves)] if event.reads else []
 
     def _end(self, cursors: Iterable[int], code: str, text: str, field: str | None) -> list[Action]:
-        """Ends present ranks with an error."""
         actions: list[Action] = []
         for cursor in cursors:
             actions += [End(cursor, code, text[:4000], field), *self._admission.leave(cursor)]

@@ -107,7 +107,6 @@ class ComposedReader(Reader):
     def _made(
         self, listed: Sequence[IndexInfo], opened: Sequence[Source], progress: Progress
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
-        """Return the metadata and sections of a new listing."""
         sections = self._sections(opened, progress)
         names, tables = unified([each.place for each in self.spec.sources], [each.classes() for each in opened])
         content = [each.content_digest for each in listed]
@@ -125,7 +124,6 @@ class ComposedReader(Reader):
         return {}
 
     def _opened(self, paths: Sequence[str]) -> list[Source]:
-        """Open each source once."""
         where = {each.digest: path for each, path in zip(self.spec.sources, paths, strict=True)}
         opened = {digest: self._readers[digest].open(Path(path)) for digest, path in where.items()}
         return [opened[each.digest] for each in self.spec.sources]

@@ -134,7 +134,6 @@ class Container:
         return self._bytes(self._start + at, count)
 
     def _compare(self, first: int, end: int) -> None:
-        """Compare the new ones of the pages [first, end)."""
         while (page := self._is_new.find(1, first, end)) >= 0:
             at = page * _PAGE_BYTES
             data = self._bytes(self._start + at, min(_PAGE_BYTES, self._length - at))

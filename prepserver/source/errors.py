@@ -45,13 +45,13 @@ def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:
         return SourceError(f"cannot read {what} {shown}: {error.reason}")
     match error.errno:
         case errno.ENOENT:
-            return SourceError(f"{what} {shown} does not exist on the server's machine; check the path")
+            return SourceError(f"{what} {shown} does not exist on machine {os.uname().nodename}; check the path")
         case errno.ENOTDIR:
             return SourceError(f"{what} {shown} is not a folder")
         case errno.EACCES | errno.EPERM:
             return SourceError(
-                f"no permission to read {what} {shown} as uid {os.geteuid()}, the server's user; "
-                "let it read this and enter every folder above it"
+                f"no permission to read {what} {shown} as uid {os.geteuid()}; let that user read this, "
+                "and enter every folder above it"
             )
         case errno.ELOOP:
             return SourceError(f"{what} {shown} is a link that leads back to itself")

@@ -245,7 +245,10 @@ class FileSource(Listing):
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
-        row = self._rows[index]
+        return self.record(index, self._rows[index])
+
+    def record(self, index: int, row: tuple[int, ...]) -> Record:
+        """As `read`, of a row of the listing."""
         image = self._encoded(row)
         if self._masks is None:
             return {"image": image, "label": row[1]}

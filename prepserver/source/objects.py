@@ -104,16 +104,23 @@ class BoxSource(FileSource):
     def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:
         super().__init__(container, roots, more=_MORE)
         self._form, self._has_id = object_form(spec.columns), "image_id" in spec.columns
+        self._per_box = self._form.names or ()
         self._faults: dict[str, str] = container.meta["faults"]
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
-        _, _, first, count, height, width, number = self.entry(index)
-        if (fault := self._faults.get(str(index))) is not None:
+        if self._faults and (fault := self._faults.get(str(index))) is not None:
             raise SampleError(fault)
-        begin, step = first * self._form.itemsize, self._form.itemsize
-        rows = np.frombuffer(self._container.piece("objects", begin, begin + count * step), self._form)
-        record = super().read(index) | {name: rows[name] for name in self._form.names or ()}
+        row = self._rows[index]
+        first, count, height, width, number = row[3:8]
+        step = self._form.itemsize
+        data = self._container.piece("objects", first * step, (first + count) * step)
+        boxes = np.ndarray(count, self._form, data)
+        record = self.record(index, row)
+        for name in self._per_box:
+            record[name] = boxes[name]
         if height and width:
             record["boxes"] = record["boxes"], (height, width)
-        return record | ({"image_id": number} if self._has_id else {})
+        if self._has_id:
+            record["image_id"] = number
+        return record

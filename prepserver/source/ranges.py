@@ -194,9 +194,9 @@ class RangesReader(FilesReader[Listed]):
         return []
 
     @property
-    def columns(self) -> list[str]:
-        """Columns that are read from the files; the label is in the index."""
-        return _stored_columns(self.spec)
+    def columns(self) -> dict[str, str]:
+        """Columns that are read from the files, and their names there; the label is in the index."""
+        return {column: str(getattr(self.spec, column)) for column in _stored_columns(self.spec)}
 
     def table(self, paths: list[str], files: list[Listed]) -> tuple[dict[str, Any], Sections]:
         """As `FilesReader.table`."""
@@ -211,6 +211,6 @@ class RangesReader(FilesReader[Listed]):
             for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
                 column.extend(found)
         if not any(offset != MISSING for each in files for offsets, _ in each.places for offset in offsets):
-            wanted = " or ".join(f"{column} = {getattr(self.spec, column)!r}" for column in self.columns)
+            wanted = " or ".join(f"{column} = {name!r}" for column, name in self.columns.items())
             raise SourceError(f"{self.spec.place} holds no samples with {wanted}")
         return table.contents(self.classes(), more=more)

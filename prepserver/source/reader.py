@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from prepserver.pipeline.urls import is_url
 from prepserver.source.cache import IndexCache
@@ -57,6 +57,7 @@ class Reader(ABC):
     """How one kind of source, which lies below the roots, is read. Indexers list it and workers read it."""
 
     source: Callable[[Container, Any, Roots], Source]  # what `read_by` calls, if it is no other
+    edition: ClassVar[str] = ""  # another one where the same files are listed otherwise than by an older release
 
     def __init__(self, spec: Any, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
@@ -64,7 +65,7 @@ class Reader(ABC):
     @property
     def key(self) -> str:
         """The name of the spec in the cache of indexes."""
-        return str(self.spec.digest[:32])
+        return f"{self.spec.digest[:32]}{self.edition}"
 
     @abstractmethod
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
@@ -136,7 +137,6 @@ class ScanningReader(Reader):
             return False  # the scan that follows explains what is wrong
 
     def _listed(self, cache: IndexCache, progress: Progress) -> tuple[Path, Container]:
-        """List the dataset into a new index."""
         started_ns = cache.clock_ns()
         scan = self.scan(progress)
         ended_ns = cache.clock_ns()

@@ -88,5 +88,4 @@ def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, f
 
 
 def _waits(job: Facts) -> bool:
-    """Whether a job waits for the workers."""
     return job.waiting >= NOTICED and job.main_wait == "workers"

@@ -13,11 +13,6 @@ from prepserver.protocol.work import Filled
 from prepserver.telemetry.rates import Key
 
 
-def op_name(wire: Mapping[str, Any]) -> str:
-    """Name of an op as people know it: its class, or the plug-in's name."""
-    return str(wire.get("name") or wire.get("op") or "op")
-
-
 class Stages:
     """Sums since the daemon started, of streams and lanes that exist."""
 
@@ -43,7 +38,7 @@ class Stages:
             found = self._lanes.setdefault(lane, {})
             for place, (op, ns) in enumerate(zip(ops, mine, strict=False)):
                 if place > 0:  # `Decode` is what is left of `make`
-                    name = f"op {op_name(op)}"
+                    name = f"op {op.get('name') or op['op']}"  # the plug-in's, or that of its class
                     found[name] = found.get(name, 0.0) + ns / 1e9
 
     def counts(self, streams: Collection[int], lanes: Collection[int]) -> dict[Key, float]:

@@ -101,7 +101,6 @@ def _fine(facts: Facts) -> Verdict:
 
 
 def _waiting(facts: Facts) -> Verdict:
-    """The loop waits for rows."""
     lost = facts.waiting
     waits = f"the loop waits {_percent(lost)} of its time for rows ({_rate(facts.images_per_s)})"
     if facts.inline:
@@ -148,7 +147,6 @@ def _waiting(facts: Facts) -> Verdict:
 
 
 def _loading(facts: Facts, waits: str) -> Verdict:
-    """The loop waits for workers that have no time left."""
     lost = facts.waiting
     total_s = sum(facts.stages.values())
     shares = {name: spent_s / total_s for name, spent_s in facts.stages.items()} if total_s > 0 else {}
@@ -218,7 +216,7 @@ def _cure(stage: str, share: float, facts: Facts) -> str:
             f'decode each sample once: cache="decoded" keeps it in memory, `prepserver pack --form pixels` on disk '
             f"({effect}). Pictures far larger than the rows: `pack --max-side PIXELS` shrinks them, once for all epochs"
         )
-    return f"make {stage} cheaper: after the crop instead of before it, in compiled code, or on the GPU ({effect})"
+    return f"make {stage} cheaper: put it after the crop, compile it, or move it to the GPU with device_ops= ({effect})"
 
 
 def _copying(facts: Facts) -> Verdict:

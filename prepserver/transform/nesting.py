@@ -25,7 +25,6 @@ class NestingStage(Stage[NestingT]):
         self._inner = [stage_of(each, _NOT_FIRST) for each in op.transforms]
 
     def _all(self, stages: Iterable[Stage[Any]], height: int, width: int, draws: Draws) -> Drawn:
-        """Let stages decide one after another."""
         decisions: list[Drawn] = []
         size = height, width
         for stage in stages:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,14 @@ from prepserver.transform.stage import Array, Drawn, Draws, OpT, Stage
 
 Pairs = tuple[tuple[int, int], ...]
 
+_ZERO = np.float32(0)
 _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 """Places of x and y in a box."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Objects:
-    """Boxes on a plane."""
+    """Boxes on a plane. Who has made them may change them and their arrays, but for `numbers`."""
 
     size: Size  # (height, width) of the plane in pixels
     boxes: Array  # (count, 4), float32, in the form of `form`
@@ -31,45 +33,24 @@ class Objects:
     form: str = "xyxy"  # see `prepserver.pipeline.kinds.Boxes`
 
     def after(self, moves: Iterable[Move]) -> Objects:
-        """Return them after all moves, in order."""
-        objects = self
+        """Return them after all moves, in order; these stay as they are."""
+        points = {name: each.copy() for name, each in self.points.items()}
+        objects = Objects(self.size, self.boxes.copy(), points, self.numbers, self.pairs, self.form)
         for move in moves:
-            objects = objects.moved(move)
+            how = _MOVES.get(type(move))
+            if how is None:
+                objects = move(objects)  # type: ignore[operator]
+            else:
+                for name, each in objects.points.items():
+                    move_points(each, move, objects.size, self.pairs[name])
+                how(objects, move)
         return objects
-
-    def moved(self, move: Move) -> Objects:
-        """Return them after a move. A cut clamps boxes to its window, as in torchvision."""
-        if not isinstance(move, Cut | Scale | Mirror | Warp | Displace):
-            return move(self)
-        points = {name: moved_points(each, move, self.size, self.pairs[name]) for name, each in self.points.items()}
-        size = self.size
-        match move:
-            case Cut(top, left, height, width):
-                size = (height, width)
-                boxes = clamped(self.boxes - floats(left, top, left, top), size)
-            case Scale(height, width):
-                size = (height, width)
-                boxes = self.boxes * _ratios(self.size, size, 2)
-            case Warp(matrix, height, width):
-                size = (height, width)
-                boxes = clamped(_around(warp.warped_points(self.boxes[:, _CORNERS], matrix)), size)
-            case Displace(field):
-                boxes = clamped(_around(field.moved(np.ceil(self.boxes[:, _CORNERS]))), size)
-            case Mirror(axis):
-                near, far = (0, 2) if axis == COLUMNS else (1, 3)
-                boxes = self.boxes.copy()
-                boxes[:, near] = self.size[axis] - self.boxes[:, far]
-                boxes[:, far] = self.size[axis] - self.boxes[:, near]
-        return replace(self, size=size, boxes=boxes, points=points)
 
     def chosen(self, which: Array) -> Objects:
         """Return some of them: their places in order, or a bool for each."""
-        return replace(
-            self,
-            boxes=self.boxes[which],
-            points={name: each[which] for name, each in self.points.items()},
-            numbers={name: each[which] for name, each in self.numbers.items()},
-        )
+        points = {name: each[which] for name, each in self.points.items()}
+        numbers = {name: each[which] for name, each in self.numbers.items()}
+        return Objects(self.size, self.boxes[which], points, numbers, self.pairs, self.form)
 
     @property
     def areas(self) -> Array:
@@ -78,11 +59,43 @@ class Objects:
         areas: Array = sides[:, 0] * sides[:, 1]
         return areas
 
+    def clamp(self) -> None:
+        """Cut boxes (left, top, right, bottom) at the edges of the plane; one outside is left without an area."""
+        self.boxes.clip(_ZERO, extent(self.size), self.boxes)
 
-def clamped(boxes: Array, size: Size) -> Array:
-    """Return boxes (left, top, right, bottom) cut at the edges of a plane; one outside is left without an area."""
-    found: Array = np.clip(boxes, np.float32(0), extent(size))
-    return found
+
+def _cut(objects: Objects, move: Cut) -> None:
+    top, left, height, width, *_ = move
+    objects.boxes -= floats(left, top, left, top)
+    objects.size = (height, width)
+    objects.clamp()  # as torchvision
+
+
+def _scale(objects: Objects, move: Scale) -> None:
+    objects.boxes *= _ratios(objects.size, move, 2)
+    objects.size = move.height, move.width
+
+
+def _mirror(objects: Objects, move: Mirror) -> None:
+    first = 0 if move.axis == COLUMNS else 1
+    sides = objects.boxes[:, first::2]
+    sides[...] = objects.size[move.axis] - sides[:, ::-1]
+
+
+def _warp(objects: Objects, move: Warp) -> None:
+    objects.boxes = _around(warp.warped_points(objects.boxes[:, _CORNERS], move.matrix))
+    objects.size = move.height, move.width
+    objects.clamp()
+
+
+def _displace(objects: Objects, move: Displace) -> None:
+    objects.boxes = _around(move.field.moved(np.ceil(objects.boxes[:, _CORNERS])))
+    objects.clamp()
+
+
+_MOVES: dict[type[Any], Callable[[Objects, Any], None]] = {
+    Cut: _cut, Scale: _scale, Mirror: _mirror, Warp: _warp, Displace: _displace,
+}  # fmt: skip
 
 
 def _around(corners: Array) -> Array:
@@ -101,12 +114,11 @@ def floats(*numbers: float) -> Array:
     return np.array(numbers, np.float32)
 
 
-def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Array:
-    """Return points (..., 3), x, y and visibility, of a plane of `size` after a move.
+def move_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> None:
+    """Move points (..., 3), x, y and visibility, of a plane of `size`.
 
     A point is at the middle of its pixel in torchvision's mirrors. One outside the window of a cut is not visible, 0.
     """
-    points = points.copy()
     match move:
         case Cut(top, left, height, width):
             points[..., :2] -= floats(left, top)
@@ -127,11 +139,9 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
                     points[..., [one, other], :] = points[..., [other, one], :]
         case _:
             pass
-    return points
 
 
 def _hide(points: Array, size: Size) -> None:
-    """Make points outside a plane invisible."""
     outside = (points[..., :2] < 0) | (points[..., :2] >= floats(size[1], size[0]))
     points[..., 2][outside.any(-1)] = 0
 
@@ -156,4 +166,4 @@ class BoxStage(Stage[OpT]):
 
     @abstractmethod
     def change(self, objects: Objects) -> Objects:
-        """Return the boxes as the op leaves them; a `BoxChange`."""
+        """Return the boxes as the op leaves them, perhaps the same ones changed; a `BoxChange`."""

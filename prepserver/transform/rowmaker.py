@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
+from prepserver.pipeline.kinds import Boxes, Image, Kind, Mask, Size, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
@@ -77,9 +77,6 @@ class RowMaker:
         self.upright = pipeline.decode.exif_orientation
         # Largest image that may be decoded, or come from a cache or as one of several.
         self.max_pixels = pipeline.decode.max_pixels
-        is_alone = len(self.fields) == 1 and isinstance(self.fields[0].kind, Image)
-        # Makes a row of a sample in one call, if it can; None for most pipelines.
-        self.whole: WholeCrop | None = whole_crop(pipeline, view) if is_alone else None
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
         # Time spent in each op of the pipeline, by place, since its reader set it to 0. What `whole` does in one call
@@ -96,7 +93,13 @@ class RowMaker:
             for out, each in enumerate(self.fields)
             if isinstance(each.kind, Image)
         )
+        # Makes the image of a row in one call, if it can; None for most pipelines.
+        can_be_whole = len(self.images) == 1 and not self._planar
+        self.whole: WholeCrop | None = whole_crop(pipeline, view, self._stages) if can_be_whole else None
         self.followers = self._follows(pipeline.columns)  # the others on its plane
+        # Whether those may be made after the images of other samples: they take little memory.
+        has_mask = any(isinstance(kind, Mask) for each in self.followers for kind in each.kinds.values())
+        self.can_wait = bool(self.followers) and not has_mask
         sees = any(stage.sees_boxes for stage in self._stages)
         numbers = [n for n, each in enumerate(self.followers) if isinstance(each.kinds[each.column], Boxes)]
         # Number of the follower whose boxes an op decides by; None for most pipelines.

@@ -34,6 +34,8 @@ NextTarget = Callable[[int], object]
 
 DECODING = -1
 
+_NO_PART = Box(0, 0, 0, 0)
+
 
 class Order:
     """One target's plan for an image: the part of the *stored* image that it needs, and the scale."""
@@ -77,17 +79,13 @@ def make_rows(
     Raises:
         BadSample: At least one row was not made; `failures` says which, and all others are complete.
     """
-    if len(targets) == 1:
-        maker, outs = targets[0]
-        if maker.whole is not None and maker.whole.make(record[maker.images[0].column], key, outs[0]):
-            return
-    failures = _Rows(record, key, targets, step).make()
-    if failures:
-        raise BadSample(next(iter(failures.values())), failures)
+    rows = Rows(record, key, targets, step)
+    if not rows.begin():
+        rows.finish()
 
 
-class _Rows:
-    """The rows of one sample."""
+class Rows:
+    """The rows of one sample, in two steps: `begin` makes images, `finish` all else. See `make_rows`."""
 
     def __init__(self, record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: NextTarget) -> None:
         self._record, self._key, self._targets, self._step = record, key, targets, step
@@ -96,11 +94,28 @@ class _Rows:
         self._followers: dict[int, Follower] = {}
         self._size: dict[int, tuple[int, int]] = {}  # of the upright image that each plan was made for
 
-    def make(self) -> dict[int, str]:
-        """Fill all rows; return which were not made, and why."""
+    def begin(self) -> bool:
+        """Make the images; return whether nothing is left for `finish`, which says what was not made."""
         first = self._targets[0][0]
+        if self._make_whole():
+            return not (first.followers or first.values)
         for number in range(len(first.images)):  # all targets are of one stream, so they have the same columns
             self._make_images(number)
+        return False
+
+    def postpone(self) -> bool:
+        """Say whether `finish` may come after other samples; if so, drop the encoded images."""
+        maker = self._targets[0][0]
+        if self._failures or not maker.can_wait:
+            return False
+        self._record = dict(self._record)
+        for image in maker.images:
+            del self._record[image.column]
+        return True
+
+    def finish(self) -> None:
+        """Make the rest; raises as `make_rows`."""
+        first = self._targets[0][0]
         for number in range(len(first.followers)):
             self._make_followers(number)
         for place in self._alive():
@@ -112,7 +127,22 @@ class _Rows:
                 except BadSample as error:
                     self._failures[place] = error.reason
                 self._step(DECODING)
-        return self._failures
+        if self._failures:
+            raise BadSample(next(iter(self._failures.values())), self._failures)
+
+    def _make_whole(self) -> bool:
+        """Make the only image of the only target in one call, if that can be; return whether it was."""
+        maker, outs = self._targets[0]
+        if len(self._targets) > 1 or maker.whole is None:
+            return False
+        (image,) = maker.images
+        made = maker.whole.make(self._record[image.column], self._key, outs[image.out])
+        if made is None:
+            return False
+        if maker.followers:
+            self._size[0], moves = made
+            self._plans[0] = Plan(_NO_PART, (), moves=moves)
+        return True
 
     def _alive(self) -> list[int]:
         return [place for place in range(len(self._targets)) if place not in self._failures]
@@ -188,7 +218,6 @@ class _Rows:
         self._plans[place] = maker.plan(*size, self._key, objects)
 
     def _follower(self, number: int) -> Follower:
-        """Return a follower, opened once."""
         if number not in self._followers:
             column, kinds, _ = self._targets[0][0].followers[number]
             try:

@@ -60,7 +60,6 @@ def stored_bytes(image: Bytes, form: str) -> bytes:
 
 
 def _rgb(stored: StoredPixels, part: Box) -> Bytes:
-    """Return a part of planes as RGB."""
     height, width = stored.head.height, stored.head.width
     top, left, bottom, right = part
     half = (height + 1) // 2, (width + 1) // 2

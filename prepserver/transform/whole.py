@@ -1,67 +1,92 @@
-"""The most common training pipeline in one call of compiled code: a random crop, resized, perhaps flipped.
+"""The image of the most common training pipeline in one call of compiled code: a random crop, resized, perhaps flipped.
 
 This saves the Python between the steps, several hundredths of a sample's time. The steps (`rowmaker`, `decode`,
 `geometry`) define the result, and are taken one by one wherever this module declines: another pipeline, several rows of
-one sample, no compiled kernels, or a sample that is not entirely plain.
+one sample, no compiled kernels, or a sample that is not entirely plain. What else a row holds follows the image by the
+same moves in either case.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.op import Op
-from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop, ToLayout
+from prepserver.pipeline.kinds import Size
+from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
+from prepserver.transform.moves import COLUMNS, Mirror, Move, Scale
 from prepserver.transform.native import kernels
 from prepserver.transform.native.compiled import CropRecipe
-from prepserver.transform.stage import FIRST, Array, Draws
+from prepserver.transform.objects import BoxStage
+from prepserver.transform.stage import FIRST, Array, Draws, RecordStage, Stage
 
 _DECODED = (np.ndarray, StoredPixels)
 
 
 class WholeCrop:
-    """Makes rows of one view of a pipeline.
+    """Makes the image of rows of one view of a pipeline.
 
     Args:
         crop: The first op after `Decode`.
-        flips: Probability of the horizontal flip after it; None without a flip.
+        flip: The horizontal flip after it, and its place; None without one.
+        boxes: Stages that change boxes.
         pipeline: The pipeline.
         view: Which of its views.
     """
 
-    __slots__ = ("_flips", "_place", "_recipe", "_view")
+    __slots__ = ("_flip", "_flips", "_moves", "_place", "_recipe", "_view")
 
-    def __init__(self, crop: RandomResizedCrop, flips: float | None, pipeline: Pipeline, view: int) -> None:
+    def __init__(
+        self,
+        crop: RandomResizedCrop,
+        flip: tuple[RandomHorizontalFlip, int] | None,
+        boxes: Sequence[BoxStage[Any]],
+        pipeline: Pipeline,
+        view: int,
+    ) -> None:
         self._recipe = CropRecipe.of(crop, pipeline.decode)
-        self._flips = flips
+        self._flips = None if flip is None else flip[0].p
+        self._flip = FIRST if flip is None else flip[1]
         self._view = view
         self._place = place_of(FIRST, view)
+        before: list[Move] = [Scale(*crop.size), *(stage.change for stage in boxes if stage.place < self._flip)]
+        after: list[Move] = [stage.change for stage in boxes if stage.place > self._flip]
+        self._moves = (*before, *after), (*before, Mirror(COLUMNS), *after)
 
     def make(
         self, data: bytes | IndexedScan | StoredPixels | npt.NDArray[np.uint8], key: SampleKey, out: Array
-    ) -> bool:
-        """Make the row and return True; or return False, with anything in `out`."""
+    ) -> tuple[Size, tuple[Move, ...]] | None:
+        """Make the image of a row.
+
+        Returns:
+            (height, width) of the upright image, and what happens to all else on its plane; None if it was not made,
+            with anything in `out`.
+        """
         compiled = kernels()
         if compiled is None or isinstance(data, _DECODED):
-            return False
-        mirror = self._flips is not None and Draws(key, FIRST + 1, self._view).uniform() < self._flips
+            return None
+        mirror = self._flips is not None and Draws(key, self._flip, self._view).uniform() < self._flips
         # The buffer has the size of the largest part that was made step by step so far.
-        return compiled.crop(data, self._recipe, eight_words(key, self._place), mirror, scratch(1), out)
+        made = compiled.crop(data, self._recipe, eight_words(key, self._place), mirror, scratch(1), out)
+        return None if made is None else (made.size, (made.cut, *self._moves[mirror]))
 
 
-def whole_crop(pipeline: Pipeline, view: int) -> WholeCrop | None:
-    """Return the maker of rows of this pipeline; None for other pipelines."""
-    ops: list[Op] = list(pipeline.ops[FIRST:])
-    if ops and isinstance(ops[-1], ToLayout) and ops[-1].layout == "HWC":
-        ops.pop()
-    match ops:
+def whole_crop(pipeline: Pipeline, view: int, stages: Sequence[Stage[Any]]) -> WholeCrop | None:
+    """Return what makes the image of rows of this pipeline, with these stages; None for other pipelines."""
+    boxes = [stage for stage in stages if isinstance(stage, BoxStage)]
+    places = [stage.place for stage in stages if not isinstance(stage, BoxStage | RecordStage)]
+    if places[:1] != [FIRST]:
+        return None
+    match [pipeline.ops[place] for place in places]:
         case [RandomResizedCrop(interpolation="bilinear") as crop]:
-            return WholeCrop(crop, None, pipeline, view)
-        case [RandomResizedCrop(interpolation="bilinear") as crop, RandomHorizontalFlip(p=flips)]:
-            return WholeCrop(crop, flips, pipeline, view)
+            return WholeCrop(crop, None, boxes, pipeline, view)
+        case [RandomResizedCrop(interpolation="bilinear") as crop, RandomHorizontalFlip() as flip]:
+            return WholeCrop(crop, (flip, places[1]), boxes, pipeline, view)
         case _:
             return None

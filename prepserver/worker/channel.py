@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import array
 import collections
-import contextlib
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
+from prepserver.memory.passing import CUT_SHORT, close_all, receive_with_fds
+from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.schema import ProtocolError
 
-MAX_FDS = 4
-_FD_BYTES = array.array("i").itemsize
-_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)  # a plain number, because enumerations are slow
-_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
 MAX_QUEUED = 4096
 """Most messages that wait for a peer to read: many times what an honest peer needs (a stream of 64 lanes)."""
 
@@ -46,36 +42,19 @@ def receive(sock: socket.socket, allowed: Mapping[str, type]) -> tuple[Any, list
         BlockingIOError: The socket is non-blocking and nothing is there.
         ProtocolError: Not one of `allowed`, or cut short; its descriptors are closed.
     """
-    data, fds, flags = _receive(sock)
+    try:
+        data, fds, flags = receive_with_fds(sock)
+    except ConnectionResetError as e:
+        raise ChannelClosed("connection reset") from e
     try:
         if not data:
             raise ChannelClosed("end of file")
-        if flags & _CUT_SHORT:
+        if flags & CUT_SHORT:
             raise ProtocolError("a message was cut short by the kernel (no descriptor left in this process?)")
         return decode(data, allowed), fds
     except (ChannelClosed, ProtocolError):
         close_all(fds)
         raise
-
-
-def _receive(sock: socket.socket) -> tuple[bytes, list[int], int]:
-    for _attempt in range(2):
-        try:
-            # Not socket.recv_fds: CPython 3.11 does not pass its flags on, so every program that is started from here
-            # would inherit the descriptors.
-            data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionResetError:
-            # The peer died with unread messages of ours. The kernel reports it once, before the peer's own last
-            # messages, which can still be read.
-            continue
-        if not ancillary:
-            return data, [], flags
-        fds = array.array("i")
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(payload[: len(payload) - len(payload) % _FD_BYTES])
-        return data, fds.tolist(), flags
-    raise ChannelClosed("connection reset")
 
 
 def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
@@ -161,10 +140,3 @@ class Channel:
             close_all(fds)
         self._queued.clear()
         self.sock.close()
-
-
-def close_all(fds: Sequence[int]) -> None:
-    """Closes descriptors that came with a message."""
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)

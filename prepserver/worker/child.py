@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from prepserver.memory.passing import close_all
 from prepserver.protocol import work
 from prepserver.telemetry.page import StatsPage
-from prepserver.worker.channel import Channel, close_all
+from prepserver.worker.channel import Channel
 
 
 class Child(Channel):

@@ -23,8 +23,8 @@ from prepserver.source import Record, SampleError, Source
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import SEVERAL
-from prepserver.transform import DECODING, BadSample, SampleKey, is_shortage, make_rows
-from prepserver.transform.rows import NextTarget
+from prepserver.transform import DECODING, BadSample, SampleKey, is_shortage
+from prepserver.transform.rows import NextTarget, Rows
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
 from prepserver.worker.streams import Stream, Target
@@ -125,6 +125,9 @@ class _Filler:
         self._take_blocks = not (only_take or alone) and all(target.takes_blocks for target in targets)
         self._bad: list[BadRow] = []
         self._caches = Caching(stream, targets)
+        self._alone = alone
+        self._may_wait = False  # whether the current row may be finished after others
+        self._waiting: list[tuple[int, int, Rows]] = []  # position, index, and rows of which only images are made
         self._partners = Partners(stream, targets, self._caches, _read)
         self._read_ns = 0
         self._make_ns = 0
@@ -221,18 +224,47 @@ class _Filler:
         return True
 
     def _make_one_by_one(self, position: int, indices: list[int]) -> None:
-        n = self._stream.order.n
-        for p, index in enumerate(indices, position):
-            if index == NO_SAMPLE:
-                self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
-                continue
+        may_wait = len(self._targets) == 1 and not self._alone
+        try:
+            for p, index in enumerate(indices, position):
+                if index == NO_SAMPLE:
+                    self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
+                else:
+                    self._make_row(p, index, may_wait)
+            self._finish()
+        finally:
+            self._waiting.clear()  # it leads back here, and would keep rings mapped
+
+    def _make_row(self, position: int, index: int, may_wait: bool) -> None:
+        pass_ = position // self._stream.order.n
+        self._may_wait = may_wait
+        try:
+            refused = self._try(position, pass_, index, self._everywhere)
+            self._may_wait = False  # a replacement is made at once: what else is wrong with it leads to the next one
+            if refused:
+                self._replace(position, pass_, index, refused)
+        except BrokenContainerError as e:
+            e.add_note(f"met at sample {index}")
+            raise
+
+    def _finish(self) -> None:
+        """Makes all but the images of the rows that wait for it: a decoder between them would empty the caches."""
+        begun_ns = time.monotonic_ns()
+        again = []
+        for position, index, rows in self._waiting:
+            self._mark(position, index)  # ORDER: it may quarantine samples of this run
             try:
-                refused = self._try(p, p // n, index, self._everywhere)
-                if refused:
-                    self._replace(p, p // n, index, refused)
-            except BrokenContainerError as e:
-                e.add_note(f"met at sample {index}")
-                raise
+                if index not in self._stream.quarantined and index not in self._targets[0].quarantined:
+                    rows.finish()
+                    continue
+            except Exception:  # noqa: BLE001 - made again by itself, it is found what is wrong
+                pass
+            again.append((position, index))
+        self._make_ns += time.monotonic_ns() - begun_ns
+        for position, index in again:
+            self._make_row(position, index, may_wait=False)
+        if again:
+            self._bad.sort(key=lambda bad: bad.position)
 
     def _replace(self, position: int, pass_: int, index: int, refused: dict[int, str]) -> None:
         name = self._stream.source.name(index)
@@ -317,7 +349,6 @@ class _Filler:
             self._at, self._at_ns = target, now_ns
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        """Makes the rows of a sample; returns why some targets refuse it."""
         alone = [(t,) for t in ready.where if self._targets[t].mixers]  # their rows have other samples in them
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}
@@ -368,7 +399,13 @@ class _Filler:
             for target in (self._targets[t] for t in ready.where)
             for maker in (target.tails if ready.is_tail else target.makers)
         ]
-        make_rows(ready.record, key, outs, step)
+        rows = Rows(ready.record, key, outs, step)
+        if rows.begin():
+            return
+        if self._may_wait and rows.postpone():
+            self._waiting.append((position, key.index, rows))
+        else:
+            rows.finish()
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
         if not self._unforeseen:  # once for each position

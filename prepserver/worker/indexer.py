@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from prepserver.memory.passing import close_all
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.pipeline.urls import is_url
@@ -22,7 +23,7 @@ from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests, places
 from prepserver.source.progress import one_by_one
-from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.sandbox import OPEN, Seal
 
 log = logging.getLogger("prepserver.indexer")

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import prepserver
+from prepserver.memory.passing import close_all
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.telemetry.page import StatsPage, create_page
-from prepserver.worker.channel import Channel, ChannelClosed, close_all, pair
+from prepserver.worker.channel import Channel, ChannelClosed, pair
 from prepserver.worker.child import Child, describe_status
 from prepserver.worker.lifeline import ENDS
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from prepserver.cache.store import Shape, Store
 from prepserver.memory.errors import SegmentError
+from prepserver.memory.passing import close_all
 from prepserver.memory.ring import Ring
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
@@ -36,7 +37,7 @@ from prepserver.source.cache import damaged
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import NO_LANE, NO_TASK, StatsPage
 from prepserver.transform import DECODING
-from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
 from prepserver.worker.streams import Rows, Stream, Target
@@ -327,18 +328,15 @@ def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, 
 
 
 def _flat(ops_ns: Sequence[Sequence[int]]) -> list[int]:
-    """The times of all lanes for the message; none if they would not fit."""
     times = [ns for lane in ops_ns for ns in lane]
     return times if len(times) <= work.MAX_OPS_NS else []
 
 
 def _damaged(error: Exception) -> str:
-    """The path of the index file to blame for an error, for `Failed`."""
     broken = damaged(error)
     return str(broken.path) if broken is not None and broken.is_there else ""
 
 
 def _text(error: Exception) -> str:
-    """An error in one line, for `Failed`."""
     text = str(error) if isinstance(error, _Broken | LaneError) else describe(error)
     return printable(" ".join(text.split()))[:1000]

@@ -28,10 +28,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from prepserver.memory.passing import close_all
 from prepserver.protocol import work
 from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned
 from prepserver.telemetry.logs import log_to_stderr
-from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.lifeline import die_with, leave_ends_to_parent
 from prepserver.worker.sandbox import NETWORK_CALLS, Parts, Seal, confine, find_out, limit_data
 

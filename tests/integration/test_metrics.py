@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
 import json
-import os
 import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +104,6 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
                 assert {s.labels["stage"] for s in found["prepserver_stream_stage_seconds"]} >= {"read", "decode"}
                 assert found["prepserver_stream_sharing_ratio"][0].labels == {"stream": str(stream["id"])}
                 check_queries(found | of_gpus(status))
-                check_timeline(train, server)
                 code, openmetrics = get(path, "/metrics", "application/openmetrics-text; version=1.0.0")
                 assert (code, openmetrics.endswith("# EOF\n")) == (200, True)
                 assert get(path, "/metrics", "application/openmetrics-text; version=abc")[0] == 200
@@ -128,61 +124,6 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
         said = [json.loads(line) for line in server.log().splitlines()]
         assert {each["level"] for each in said} <= {"info", "warning"}
         assert any("ready in" in each["message"] for each in said)
-
-
-def check_timeline(train: PrepClient, server: Server) -> None:
-    """A timeline of the job's loop, and one of all jobs, with the chunks of the worker."""
-    for steps in (20, 1000):  # the second is written when the client is closed
-        train.timeline(server.home / f"{steps}.json", steps=steps)
-        list(train), list(train), list(train)
-    recorded = threading.Thread(target=main, args=(
-        ["trace", "--seconds", "0.5", "-o", str(server.home / "all.json"), "--runtime-dir", str(server.runtime_dir)],
-    ))  # fmt: skip
-    recorded.start()
-    while recorded.is_alive():
-        list(train)
-    train.close()
-    (worker,) = server.workers()
-    for name in ("20", "1000", "all"):
-        spans, flows = read_trace(server.home / f"{name}.json")
-        assert {span["pid"] for span in spans} == {worker, os.getpid()}
-        nexts = [span for span in spans if span["name"] == "next"]
-        assert name != "20" or len(nexts) == 20
-        assert bool(flows) == (name != "all")
-        came: dict[int, set[int]] = {}
-        for flow in flows.values():
-            first, *others = flow
-            assert first["pid"] == worker
-            assert {each["pid"] for each in others} == {os.getpid()}
-            (chunk,) = [span for span in spans if holds(span, first) and span["args"]]
-            (step,) = [span for span in nexts if holds(span, others[0])]
-            made = range(chunk["args"]["position"], chunk["args"]["position"] + int(chunk["name"].split()[0]))
-            wanted = range(step["args"]["start"], step["args"]["stop"])
-            assert set(made) & set(wanted)
-            came.setdefault(step["args"]["start"], set()).update(set(made) & set(wanted))
-            assert first["ts"] <= others[0]["ts"]
-        assert [len(came[step["args"]["start"]]) for step in nexts] == [8] * len(nexts)  # all rows of each batch
-        for one, other in itertools.pairwise(sorted(nexts, key=lambda span: float(span["ts"]))):
-            assert one["ts"] + one["dur"] <= other["ts"]
-
-
-def read_trace(path: Path) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
-    """The spans, and the places of each flow, of a file in Chrome's format."""
-    events = json.loads(path.read_text())["traceEvents"]
-    flows: dict[int, list[dict[str, Any]]] = {}
-    for event in events:
-        if event["ph"] in "stf":
-            flows.setdefault(event["id"], []).append(event)
-    assert all([each["ph"] for each in flow] in (["s", "f"], ["s", "t", "f"]) for flow in flows.values())
-    named = {(each["pid"], each["tid"]) for each in events if each["ph"] == "M"}
-    spans = [each for each in events if each["ph"] == "X"]
-    assert {(each["pid"], each["tid"]) for each in spans} <= named
-    return spans, flows
-
-
-def holds(span: dict[str, Any], place: dict[str, Any]) -> bool:
-    is_there = (span["pid"], span["tid"]) == (place["pid"], place["tid"])
-    return bool(is_there and span["ts"] <= place["ts"] <= span["ts"] + span["dur"])
 
 
 def check_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,12 @@ def test_all_clients_of_a_process_share_one(short_path: Path, monkeypatch: pytes
     assert list(short_path.iterdir()) == [place]
     val.close()
     assert place.exists()
-    del train, client  # as a notebook does where a cell is run again
+    del client
+    train = PrepClient(SOURCE, OPS, **arguments)  # as a notebook does where a cell is run again
+    assert list(short_path.iterdir()) == [place]
+    next(iter(train))
+    assert list(short_path.iterdir()) == [place]
+    train = PrepClient(SOURCE, OPS, **{**arguments, "workers": 2})
     assert list(short_path.iterdir()) == []
     assert leaks.children(os.getpid()) == others
 

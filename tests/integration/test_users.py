@@ -229,7 +229,7 @@ def test_limits_hold_for_each_user_and_name_themselves(world: World) -> None:
     first.ask("attach")
     other_stream = world.refused(MEMBER, seed=6)
     assert other_stream.kind == "NoPermission"
-    assert f"uid {MEMBER} has 1 streams, and streams_per_uid = 1 allows no more" in other_stream.text
+    assert f"uid {MEMBER} has 1 stream, and streams_per_uid = 1 allows no more" in other_stream.text
     second = world.client(MEMBER, job="two")
     second.ask("attach")
     third = world.refused(MEMBER, job="three")

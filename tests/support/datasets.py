@@ -35,6 +35,9 @@ from prepserver.pipeline.sources import (
     TFRecord,
     Voc,
 )
+from prepserver.protocol.packed import IndexedScan
+from prepserver.source import Source
+from prepserver.source.readers.packed import INDEX_PATTERN
 from tests.support.detection import HEIGHT, WIDTH, coco_tree, voc_tree
 from tests.support.tf_records import file_of
 from tests.support.tiny_images import jpeg, photo_tree
@@ -42,7 +45,24 @@ from tests.support.tiny_images import jpeg, photo_tree
 COUNT = 12
 
 Format = Callable[[Path], Callable[[str], SourceSpec]]
-"""Writes `COUNT` samples or more below a folder; returns what names them, by the path or URL of the folder."""
+"""Writes `COUNT` samples or more below a folder; returns what names them, by the path or URL of the folder. On a web
+server, which lists nothing, they are named without wildcards."""
+
+
+def _matched(base: str, wild: str, braces: str) -> str:
+    return f"{base}/{braces if base.startswith('http') else wild}"
+
+
+def check_same_samples(there: Source, here: Source) -> None:
+    """Reads all samples of both."""
+    assert len(there) == len(here)
+    there.prefetch(range(len(there)))
+    for index in range(len(here)):
+        found, wanted = there.read(index), here.read(index)
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            one, other = (each.jpeg if isinstance(each, IndexedScan) else each for each in (found[name], value))
+            np.testing.assert_equal(one, other)
 
 
 def masked_tree(folder: Path) -> Callable[[str], SourceSpec]:
@@ -74,7 +94,7 @@ def tars(folder: Path) -> Callable[[str], SourceSpec]:
                     member = tarfile.TarInfo(f"{shard}{number}{ending}")
                     member.size = len(data)
                     archive.addfile(member, io.BytesIO(data))
-    return lambda base: Tar(f"{base}/[01].tar")
+    return lambda base: Tar(_matched(base, "[01].tar", "{0..1}.tar"))
 
 
 def arrow(folder: Path) -> Callable[[str], SourceSpec]:
@@ -89,7 +109,8 @@ def arrow(folder: Path) -> Callable[[str], SourceSpec]:
 def packed(folder: Path) -> Callable[[str], SourceSpec]:
     photo_tree(folder.parent / "to_pack", COUNT)
     pack(ImageFolder(folder.parent / "to_pack"), folder / "p", Options(Transcoder(False), shard_bytes=4000), Report())
-    return lambda base: Packed(f"{base}/p")
+    (index,) = (folder / "p").glob(INDEX_PATTERN)
+    return lambda base: Packed(_matched(base, "p", f"p/{index.name}"))
 
 
 def parquet(folder: Path) -> Callable[[str], SourceSpec]:
@@ -98,7 +119,7 @@ def parquet(folder: Path) -> Callable[[str], SourceSpec]:
         images = [{"bytes": jpeg(n), "path": None} for n in rows]
         table = pa.table({"image": images, "label": list(rows), "unused": ["x" * 1000] * COUNT})
         pa.parquet.write_table(table, folder / f"part-{part}.parquet", row_group_size=5)
-    return lambda base: Parquet(f"{base}/part-*.parquet")
+    return lambda base: Parquet(_matched(base, "part-*.parquet", "part-{0,1}.parquet"))
 
 
 def embeddings(folder: Path) -> Callable[[str], SourceSpec]:
@@ -118,7 +139,7 @@ def table(folder: Path) -> Callable[[str], SourceSpec]:
     rows = [f'{name},{n}.5,"a ""b""\nc {n}"\r\n' for n, name in enumerate(_photos(folder))]
     (folder / "all.csv").write_text("photo,x,text\r\n" + "".join(rows), newline="")
     columns = {"photo": kinds.Image(), "x": kinds.Scalar(), "text": kinds.Text()}
-    return lambda base: Csv(f"{base}/*.csv", columns)
+    return lambda base: Csv(_matched(base, "*.csv", "all.csv"), columns)
 
 
 def objects(folder: Path) -> Callable[[str], SourceSpec]:
@@ -126,7 +147,7 @@ def objects(folder: Path) -> Callable[[str], SourceSpec]:
         lines = [json.dumps({"photo": name, "label": n}) for n, name in enumerate(_photos(folder / part))]
         (folder / part / "some.jsonl").write_text("\n\n".join(lines))
     columns = {"photo": kinds.Image(), "label": kinds.Label()}
-    return lambda base: Jsonl(f"{base}/[01]/some.jsonl", columns)
+    return lambda base: Jsonl(_matched(base, "[01]/some.jsonl", "{0,1}/some.jsonl"), columns)
 
 
 def texts(folder: Path) -> Callable[[str], SourceSpec]:
@@ -138,7 +159,7 @@ def texts(folder: Path) -> Callable[[str], SourceSpec]:
 def records(folder: Path) -> Callable[[str], SourceSpec]:
     found = [{"image": [jpeg(n)], "label": [n]} for n in range(COUNT)]
     (folder / "t.tfrecord").write_bytes(file_of(found))  # type: ignore[arg-type]
-    return lambda base: TFRecord(f"{base}/*.tfrecord")
+    return lambda base: TFRecord(_matched(base, "*.tfrecord", "t.tfrecord"))
 
 
 def safetensors_file(arrays: dict[str, np.ndarray[Any, Any]]) -> bytes:
@@ -163,6 +184,8 @@ def _arrays(suffix: str) -> Format:
         else:
             for name, array in arrays.items():
                 np.save(folder / f"{name}.npy", array)
+        if suffix == "npz":
+            return lambda base: Arrays(f"{base}/all.npz", columns=columns)
         name = "{}.npy" if suffix == "npy" else f"all.{suffix}"
         return lambda base: Arrays(columns=columns, **{each: f"{base}/{name.format(each)}" for each in columns})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from prepserver.source.storage import remote
+from tests.support.certificates import server_certificate
 
 SECRET = "never-to-be-shown"
 """Part of the credentials of the environment, which must be in no log and no error."""
@@ -50,20 +52,25 @@ class ObjectStore:
         )
         assert self._moto.stdout is not None
         self.upstream = int(self._moto.stdout.readline())
-        self._proxy = _Proxy(self)
-        threading.Thread(target=self._proxy.serve_forever, args=(0.05,), daemon=True).start()
+        self._proxies = [_Proxy(self)]
         self.request("PUT", f"/{self.bucket}")
 
     @property
     def web(self) -> str:
         """The bucket as folders of a web server."""
-        return f"http://127.0.0.1:{self._proxy.server_port}/{self.bucket}"
+        return f"http://127.0.0.1:{self._proxies[0].server_port}/{self.bucket}"
+
+    def encrypted(self, folder: Path) -> tuple[str, Path]:
+        """Serves the bucket by HTTPS, too; returns its URL, and its certificate authority as a file in a folder."""
+        authority, context = server_certificate(folder)
+        self._proxies.append(_Proxy(self, context))
+        return f"https://127.0.0.1:{self._proxies[-1].server_port}/{self.bucket}", authority
 
     @property
     def environment(self) -> Mapping[str, str]:
         """For a process that reads from it."""
         return {
-            "AWS_ENDPOINT_URL": f"http://localhost:{self._proxy.server_port}",
+            "AWS_ENDPOINT_URL": f"http://localhost:{self._proxies[0].server_port}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": f"id-{SECRET}",
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -98,8 +105,9 @@ class ObjectStore:
     def close(self) -> None:
         """Ends both."""
         self.ended.set()
-        self._proxy.shutdown()
-        self._proxy.server_close()
+        for proxy in self._proxies:
+            proxy.shutdown()
+            proxy.server_close()
         assert self._moto.stdin is not None
         assert self._moto.stdout is not None
         self._moto.stdin.close()
@@ -123,9 +131,12 @@ class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # of 5, a busy machine drops some: a reader asks for many objects at once
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, tls: ssl.SSLContext | None = None) -> None:
         self.store = store
         super().__init__(("127.0.0.1", 0), _Handler)
+        if tls is not None:  # each connection's own thread shakes hands
+            self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def handle_error(self, *_: Any) -> None:
         """A client that hangs up is what faults make."""

@@ -23,7 +23,7 @@ class Arrays(SourceSpec):
     Attributes:
         path: A file whose arrays are all columns, under their own names; None where `files` name the columns.
         columns: Kinds of columns that shall be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
-            the client cannot read the files, as it never reads URLs.
+            the client cannot read the files, as it never reads URLs. With `path`, these are then the columns.
         files: The file of each column, as the daemon's machine sees it; a relative path counts from the current
             directory. Of a file with several arrays, the one with the name of the column is read.
 
@@ -41,7 +41,8 @@ class Arrays(SourceSpec):
         if path is not None:
             if files:
                 raise SpecError("path", path, "is the one file of all columns: name it, or a file for each column")
-            files = dict.fromkeys(_stored("path", absolute("path", path)), path)
+            one = absolute("path", path)
+            files = dict.fromkeys(kinds if kinds and not _is_here(one) else _stored("path", one), one)
             if "" in files:
                 raise SpecError("path", path, "has one array, without a name: write Arrays(x=PATH)")
         where = {name: absolute(name, file) for name, file in files.items()}
@@ -90,6 +91,14 @@ def _kind(name: str, array: StoredArray) -> Kind:
     if shape:
         return Array(shape, dtype)
     return Label() if name == "label" and "int" in dtype else Scalar(dtype)
+
+
+def _is_here(path: str) -> bool:
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def _stored(field: str, path: str) -> dict[str, StoredArray]:

@@ -10,8 +10,9 @@ class Packed(SourceSpec):
     """A dataset that ``prepserver pack`` made from another one: the same samples, labels and order, read faster.
 
     Attributes:
-        root: Its folder, as the daemon's machine sees it; a relative path counts from the current directory.
-            A URL names a bucket.
+        root: Its folder, as the daemon's machine sees it; a relative path counts from the current directory. It may
+            be a URL. On a web server, which cannot be asked what a folder holds, name the index in the folder:
+            ``https://example.org/packed/index-0123456789abcdef0123456789abcdef.packed``.
         masks: Serve the masks that were packed with it: samples then have a column ``mask``. None is False.
         columns: Columns that are served, of those that were packed: a map of names to kinds, as ``prepserver pack``
             shows it at its end. The default is ``image`` and ``label``, and ``mask`` with `masks`.
@@ -31,3 +32,14 @@ class Packed(SourceSpec):
         self.root = absolute("root", root)
         self.masks = masks
         self.declared = None if columns is None else declared_columns(columns)
+
+    @property
+    def folder(self) -> str:
+        """Where its files are: `root`, unless that names the index."""
+        folder, _, name = self.root.rpartition("/")
+        return folder if is_index(name) else self.root
+
+
+def is_index(name: str) -> bool:
+    """Say whether a file is the index of a packed dataset, by its name."""
+    return name.startswith("index-") and name.endswith(".packed")

@@ -180,7 +180,6 @@ def _list(path: str, found: dict[str, Any], name: str) -> list[Any]:
 
 
 def _by_id(path: str, found: dict[str, Any], name: str) -> dict[int, dict[str, Any]]:
-    """Return the images or categories by their ids."""
     by_id: dict[int, dict[str, Any]] = {}
     for entry in _list(path, found, name):
         number = entry.get("id") if isinstance(entry, dict) else None
@@ -205,7 +204,6 @@ def _add_file(files: FileTable, path: str, number: int, given: object) -> None:
 
 
 def _numbers(what: str, name: str, given: Any, count: int) -> list[float]:
-    """Return the numbers of a box or of points."""
     is_list = isinstance(given, list) and len(given) == count
     if is_list and all(type(each) in (int, float) and abs(each) <= MOST_COORDINATE for each in given):
         return list(given)

@@ -2,7 +2,7 @@
 
 Text: the label follows the last tab, or else the last blank, so paths may hold blanks. Empty lines and lines that begin
 with ``#`` are skipped. CSV (a name that ends in .csv): two columns, the usual quoting; the header ``path,label`` is
-optional. The index stays valid while the list has the same time and size.
+optional, and names the columns in any order. The index stays valid while the list has the same time and size.
 """
 
 from __future__ import annotations
@@ -132,16 +132,20 @@ def _text_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[i
 
 def _csv_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[int, str, str, str]]:
     header = ["path", "label", *(["mask"] if masks else [])]
+    places = list(range(len(header)))  # of these columns
     reader = csv.reader(lines, strict=True)
     try:
-        for place, row in enumerate(row for row in reader if row):
-            if place == 0 and [cell.strip().lower() for cell in row] == header:
+        for number, row in enumerate(row for row in reader if row):
+            names = [cell.strip().lower() for cell in row] if number == 0 else []
+            if sorted(names) == sorted(header):
+                places = [names.index(name) for name in header]
                 continue
             if len(row) != len(header):
                 raise SourceError(
                     f"{path}, line {reader.line_num}: {len(row)} columns; a row is '{','.join(header)}', "
                     "a path that holds a comma goes in double quotes"
                 )
-            yield reader.line_num, row[0].strip(), row[1].strip(), row[2].strip() if masks else ""
+            path_cell, label, *mask = [row[place].strip() for place in places]
+            yield reader.line_num, path_cell, label, mask[0] if mask else ""
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num}: {error}") from error

@@ -38,7 +38,6 @@ class FilterReader(PickingReader):
         return picked
 
     def _numbers(self, source: Source) -> list[int]:
-        """Return the wanted labels as numbers."""
         names = source.classes()
         numbers: list[int] = []
         for label in self.spec.labels:

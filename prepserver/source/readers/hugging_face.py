@@ -78,7 +78,7 @@ class HuggingFaceReader(RangesReader):
         return listed
 
     def _add(self, path: str, listed: Listed, batch: Any, whole: Any) -> None:
-        columns, label = [str(getattr(self.spec, column)) for column in self.columns], self.spec.label
+        columns, label = self.columns.values(), self.spec.label
         for name in (*columns, *filter(None, [label])):
             if name not in batch.schema.names:
                 raise SourceError(f"{path} has no column {name!r}; it has: {', '.join(batch.schema.names)}")

@@ -110,7 +110,6 @@ class _Plan:
         self._source, self._tokenizer, self._progress = source, tokenizer, progress
 
     def windows(self) -> Iterator[list[list[Piece]]]:
-        """Yield the rows of one window after the other."""
         for start in range(0, len(self._source), WINDOW):
             stop = min(start + WINDOW, len(self._source))
             pieces = [piece for first in range(start, stop, _AT_ONCE) for piece in self._counted(first, stop)]
@@ -217,7 +216,6 @@ class _PackedTexts(ComposedSource):
         )
 
     def _lay(self, parts: list[tokens.Tokens], row: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write a row."""
         spec = self._spec
         found = np.concatenate(parts)
         counts = np.array([len(part) for part in parts])

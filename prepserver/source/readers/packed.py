@@ -20,7 +20,7 @@ from prepserver.pipeline.declared import columns_to_wire, declared_columns
 from prepserver.pipeline.kinds import Label
 from prepserver.pipeline.record import Record as Columns
 from prepserver.pipeline.record import label_of
-from prepserver.pipeline.sources.packed import Packed
+from prepserver.pipeline.sources.packed import Packed, is_index
 from prepserver.pipeline.urls import is_url
 from prepserver.protocol.packed import (
     INDEXED,
@@ -71,16 +71,12 @@ def _shard_paths(root: str, count: int) -> list[str]:
 
 
 def _find_index(root: str) -> str:
-    """Return the path of the index of a packed dataset.
-
-    Raises:
-        SourceError: The folder cannot be listed, or does not hold one finished packed dataset.
-    """
+    """Return the path of the index of a packed dataset; raises `SourceError` if there is not one finished dataset."""
     try:
         names = storage.names(root)
     except OSError as error:
         raise unusable("the packed dataset", root, error) from error
-    found = sorted(name for name in names if name.startswith("index-") and name.endswith(".packed"))
+    found = sorted(filter(is_index, names))
     if len(found) == 1:
         return f"{root}/{found[0]}"
     if found:
@@ -153,7 +149,7 @@ class PackedSource(Listing):
         self._label = label_of(kinds_of(container.meta))
         self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
-        self._shards = open_shards(_shard_paths(spec.root, len(sizes)), sizes, roots)
+        self._shards = open_shards(_shard_paths(spec.folder, len(sizes)), sizes, roots)
         self.reads_ahead = self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
@@ -208,8 +204,8 @@ class PackedReader(Reader):
     source = PackedSource
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
-        root, roots = self.spec.root, self.roots
-        path = _find_index(root)
+        root, roots = self.spec.folder, self.roots
+        path = _find_index(root) if root == self.spec.root else self.spec.root
         if is_url(root):
             path, roots = self._fetched(path, cache_dir), ANYWHERE
         container = open_index(Path(path), roots)

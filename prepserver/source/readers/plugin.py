@@ -50,7 +50,6 @@ class PluginReader(ScanningReader):
         return f"source plug-in {self.spec.place}"
 
     def _made(self) -> tuple[Any, int]:
-        """The Dataset and its length."""
         try:
             make = plugins.find("source", self.spec.name, self.spec.code)
             with _seeded(0):

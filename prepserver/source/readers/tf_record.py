@@ -66,7 +66,6 @@ def _is_gzipped(file: File) -> bool:
 
 
 def _begins(path: str, file: File) -> Iterator[int]:
-    """Yield where each record begins."""
     block, start, at, length, size = b"", 0, 0, 0, file.size
     while at < size:
         head = block[at - start : at - start + _HEAD.size]

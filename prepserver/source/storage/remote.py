@@ -23,14 +23,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from prepserver.pipeline.urls import lies_below, split
 from prepserver.source.errors import SampleError, SourceError, library
 from prepserver.source.roots import OutsideRootsError
+from prepserver.source.storage.threads import Call, Threads
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -132,7 +134,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class _Begun:
-    future: Future[bytes | RemoteError]
+    call: Call[bytes | RemoteError]
     nbytes: int
     uses: int
 
@@ -153,7 +155,8 @@ class Link:
         self._answered_s: dict[str, float] = {}
         self._begun: OrderedDict[Wanted, _Begun] = OrderedDict()
         self._making = threading.Lock()
-        self._threads = ThreadPoolExecutor(IN_FLIGHT, "remote")  # which Python joins when it ends
+        self._reading = Threads(IN_FLIGHT)
+        self._listing = ThreadPoolExecutor(IN_FLIGHT, "remote")  # which Python joins when it ends
 
     def want(self, reads: Iterable[Wanted]) -> None:
         """Begin reads that will be asked for soon, as far as the bounds allow; each is to be read as often."""
@@ -162,17 +165,17 @@ class Link:
             begun = self._begun.get(wanted)
             if begun is not None:
                 begun.uses += 1
-                if begun.future.done() and isinstance(begun.future.result(), RemoteError):
-                    begun.future = self._threads.submit(self._get, wanted)  # left over from a sample that failed
+                if isinstance(begun.call.answer, RemoteError):
+                    begun.call = self._reading.begin(partial(self._get, wanted))  # left over from a sample that failed
                 continue
             # The oldest may be left over from a chunk that was given to another worker.
             while self._begun and (len(self._begun) >= _HELD or held + wanted.nbytes > HELD_BYTES):
                 first = next(iter(self._begun))
-                if not self._begun[first].future.done():
+                if self._begun[first].call.answer is None:
                     return
                 held -= self._begun.pop(first).nbytes
             if self._rules.roots is None or lies_below(wanted.url, self._rules.roots):
-                self._begun[wanted] = _Begun(self._threads.submit(self._get, wanted), wanted.nbytes, 1)
+                self._begun[wanted] = _Begun(self._reading.begin(partial(self._get, wanted)), wanted.nbytes, 1)
                 held += wanted.nbytes
 
     def has_begun(self, wanted: Wanted) -> bool:
@@ -183,13 +186,12 @@ class Link:
         begun = self._begun.get(wanted)
         if begun is None:
             return False
-        failed = begun.future.done() and isinstance(begun.future.result(), RemoteError)
-        return not failed or split(wanted.url)[0] in self._down
+        return not isinstance(begun.call.answer, RemoteError) or split(wanted.url)[0] in self._down
 
     def has_arrived(self, wanted: Wanted) -> bool:
         """Say whether a read that has begun has ended."""
         begun = self._begun.get(wanted)
-        return begun is not None and begun.future.done()
+        return begun is not None and begun.call.answer is not None
 
     def read(self, wanted: Wanted, limit_bytes: int) -> bytes:
         """Return the bytes of a read, which may have begun before.
@@ -203,24 +205,28 @@ class Link:
             begun.uses -= 1
             if not begun.uses:
                 del self._begun[wanted]
-            future = begun.future
+            call = begun.call
         else:
             check_allowed(wanted.url)
-            future = self._threads.submit(self._get, wanted, limit_bytes)
-        name, began_s = split(wanted.url)[0], time.monotonic()
-        why = self._down.get(name)
-        try:
-            found = future.result(self._rules.deadline_s if why is None else _DOWN_WAIT_S)
-        except TimeoutError:
+            call = self._reading.begin(partial(self._get, wanted, limit_bytes))
+        if (found := call.answer) is None:
+            found = self._awaited(call, split(wanted.url)[0])
+        return _good(found)
+
+    def _awaited(self, call: Call[bytes | RemoteError], name: str) -> bytes | RemoteError:
+        """Return the answer of a store, or why there is none."""
+        began_s, why = time.monotonic(), self._down.get(name)
+        found = call.wait(self._rules.deadline_s if why is None else _DOWN_WAIT_S)
+        if found is None:
             found = RemoteError(f"{why}, and nothing since")
             if why is None:
                 found = RemoteError(f"no answer in {self._rules.deadline_s:g} s, half of sample_timeout_s")
                 self._note_down(name, began_s, found.reason)
-        return _good(found)
+        return found
 
     def each(self, work: Callable[[S], T], items: Iterable[S]) -> list[T]:
         """Do work that waits for answers in the threads of the link."""
-        return list(self._threads.map(work, items))
+        return list(self._listing.map(work, items))
 
     def get(self, wanted: Wanted) -> bytes:
         """Read in the calling thread, for a listing; raises as `read`."""
@@ -245,7 +251,8 @@ class Link:
         name, key = split(url)
         if not name.startswith(tuple(_ALLOW_HTTP)):
             raise RemoteError(
-                "a web server cannot be asked what it holds: name its files, by braces, or in a list for FileList"
+                "a web server cannot be asked what it holds: name its files, by braces, or in a list for FileList, or "
+                "the index of a packed dataset"
             )
         try:
             store = self.store(name)

@@ -11,7 +11,7 @@ from prepserver.pipeline.kinds import Boxes, Keypoints, Kind, Size
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Move
-from prepserver.transform.objects import Objects, floats, write_points
+from prepserver.transform.objects import Objects, Pairs, floats, write_points
 from prepserver.transform.stage import Array, Box
 
 
@@ -21,25 +21,26 @@ class BoxesFollower(Follower):
     kind = Boxes
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-        (self._column,) = (name for name, kind in kinds.items() if isinstance(kind, Boxes))
-        given = values[self._column]
-        boxes, size = given if isinstance(given, tuple) else (given, None)
-        self.size = size
-        self._boxes = checked_floats(boxes, (4,))
-        if (self._boxes[:, 2:] < self._boxes[:, :2]).any():
+        self._points: dict[str, Array] = {}
+        self._pairs: dict[str, Pairs] = {}
+        self._numbers: dict[str, Array] = {}
+        for name, value in values.items():
+            kind = kinds[name]
+            if isinstance(kind, Boxes):
+                self._column = name
+                boxes, self.size = value if isinstance(value, tuple) else (value, None)
+                self._boxes = checked_floats(boxes, (4,))
+            elif isinstance(kind, Keypoints):
+                self._points[name], self._pairs[name] = checked_floats(value, (kind.each or 0, 3)), kind.pairs
+            else:
+                self._numbers[name] = value
+        if np.count_nonzero(self._boxes[:, 2:] < self._boxes[:, :2]):
             raise BadSample("a box ends before it begins: boxes are left, top, right, bottom")
-        self._pairs = {name: kind.pairs for name, kind in kinds.items() if isinstance(kind, Keypoints)}
-        self._points = {
-            name: checked_floats(values[name], (kind.each or 0, 3))
-            for name, kind in kinds.items()
-            if isinstance(kind, Keypoints)
-        }
-        self._numbers = {
-            name: value for name, value in values.items() if name != self._column and name not in self._points
-        }
-        for name, each in (*self._points.items(), *self._numbers.items()):
-            if len(each) != len(self._boxes):
-                raise BadSample(f"{len(self._boxes)} boxes and {len(each)} {name}")
+        count = len(self._boxes)
+        for each in (self._numbers, self._points):
+            for name, value in each.items():
+                if len(value) != count:
+                    raise BadSample(f"{count} boxes and {len(value)} {name}")
 
     def objects(self, size: Size) -> Objects:
         """Return the boxes on a plane of this size in pixels, before any move."""
@@ -85,7 +86,7 @@ def checked_floats(value: Any, inner: tuple[int, ...]) -> Array:
         BadSample: They are none, or not finite.
     """
     found: Array = np.asarray(value, np.float32)
-    if found.shape[1:] != inner or not np.isfinite(found).all():
+    if found.shape[1:] != inner or np.count_nonzero(np.isfinite(found)) != found.size:
         what = "has a number that is not finite" if found.shape[1:] == inner else f"is of shape {found.shape}"
         raise BadSample(f"{what}; must be finite numbers of shape {('n', *inner)}".replace("'", ""))
     return found

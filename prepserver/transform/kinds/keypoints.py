@@ -11,7 +11,7 @@ from prepserver.pipeline.kinds import Keypoints, Kind, Size
 from prepserver.transform.follower import Follower
 from prepserver.transform.kinds.boxes import checked_floats
 from prepserver.transform.moves import Cut, Move, Scale, Warp
-from prepserver.transform.objects import floats, moved_points, write_points
+from prepserver.transform.objects import floats, move_points, write_points
 from prepserver.transform.stage import Array, Box
 
 
@@ -27,9 +27,9 @@ class KeypointsFollower(Follower):
         self._points = checked_floats(points, (3,))
 
     def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
-        points = self._points
+        points = self._points.copy()
         for move in moves:
-            points = moved_points(points, move, size)
+            move_points(points, move, size)
             size = (move.height, move.width) if isinstance(move, Cut | Scale | Warp) else size
         return {self._column: (points, size)}
 

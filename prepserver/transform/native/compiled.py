@@ -7,14 +7,16 @@ import math
 import struct
 import weakref
 from collections.abc import Container, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.ops import Decode, RandomResizedCrop
 from prepserver.protocol.packed import HEAD_BYTES, IndexedScan, StoredPixels
 from prepserver.transform.header import Extent, JpegHeader, cut_at, read_header
+from prepserver.transform.moves import Cut
 from prepserver.transform.orientation import swaps_sides
 from prepserver.transform.scale import LEAST, RESIDUAL, SCALES
 from prepserver.transform.segments import is_true
@@ -29,6 +31,7 @@ _BYTE = np.dtype(np.uint8)
 VECTORS = ("plain C", "AVX2", "AVX-512")
 """Instructions that the resize, turning and reading a scan can use, worst first, in the order of vectors.h."""
 _Numbers = ctypes.c_int32 * 10  # kernels.h's
+_Drawn = ctypes.c_int32 * 6  # of `plan` in crop.c
 _MATRIX = struct.Struct("8d")
 
 
@@ -47,6 +50,13 @@ class CropRecipe(ctypes.Structure):
         log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
         limits = (RESIDUAL, SCALES[-1], decode.max_pixels)
         return cls(*op.scale, *log_ratio, *limits, *op.size, LEAST, decode.exif_orientation)
+
+
+class Cropped(NamedTuple):
+    """What a row shows that `Kernels.crop` has made."""
+
+    size: Size  # (height, width) of the upright image
+    cut: Cut  # the part of it that was resized
 
 
 class Kernels:
@@ -187,8 +197,8 @@ class Kernels:
         mirror: bool,
         buffer: npt.NDArray[np.uint8],
         into: Array,
-    ) -> bool:
-        """Make a whole row: header, random crop, decode, resize and flip; return whether it was made.
+    ) -> Cropped | None:
+        """Make a whole row: header, random crop, decode, resize and flip; return what it shows, None if it is not made.
 
         Args:
             data: The JPEG, plain or indexed.
@@ -199,16 +209,20 @@ class Kernels:
             into: The row, contiguous, (recipe.height, recipe.width, 3) uint8; holds anything if it was not made.
         """
         if not self.resizes or len(words) != 64 or not _is_row(into, (recipe.height, recipe.width, 3)):
-            return False
+            return None
+        drawn = _Drawn()
         how = (ctypes.addressof(recipe), words, mirror, self.subsamplings)
-        where = (address_of(buffer), buffer.nbytes, address_of(into))
+        where = (address_of(buffer), buffer.nbytes, address_of(into), ctypes.addressof(drawn))
         if type(data) is bytes:
             done = self._c.prep_crop(data, len(data), *how, *where)
-            return bool(done == 1)
-        if not isinstance(data, IndexedScan) or (record := _record_of(data)) is None:
-            return False
-        done = self._c.prep_crop_scan(*record, data.head.orientation, *how, *where)
-        return bool(done == 1)
+        elif isinstance(data, IndexedScan) and (record := _record_of(data)) is not None:
+            done = self._c.prep_crop_scan(*record, data.head.orientation, *how, *where)
+        else:
+            return None
+        if done != 1:
+            return None
+        height, width, top, left, rows, columns = drawn
+        return Cropped((height, width), Cut(top, left, rows, columns))
 
     def cut(self, data: bytes, scan_at: int, count: int) -> int | None:
         """As `header.cut_at`."""
@@ -252,7 +266,6 @@ class Kernels:
         return bool(done == 1)
 
     def _begin(self, image: Array) -> int:
-        """Return the address of an image."""
         last = self._last
         return last[1] if last is not None and last[0]() is image else image.ctypes.data
 

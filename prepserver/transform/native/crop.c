@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What a maker's crop is like. native/__init__.py has the same struct. */
 struct recipe {
@@ -77,9 +78,10 @@ struct plan {
     size_t pixels;           /* bytes that decoding the part needs */
 };
 
-/* Plan the row of an image of height x width as stored. Returns 0 if it is not plain. */
+/* Plan the row of an image of height x width as stored, and say in `drawn` what of the upright image it shows: height
+ * and width of the whole, then top, left, height and width of the part. Returns 0 if it is not plain. */
 static int plan(const struct recipe *recipe, const uint64_t *words, int orientation, unsigned height, unsigned width,
-                struct plan *plan) {
+                struct plan *plan, int32_t *drawn) {
     plan->orientation = recipe->upright ? orientation : 1;
     const int swapped = plan->orientation >= 5;
     const unsigned upright_height = swapped ? width : height, upright_width = swapped ? height : width;
@@ -88,6 +90,9 @@ static int plan(const struct recipe *recipe, const uint64_t *words, int orientat
         return 0;
     plan->stored = as_stored(&plan->part, plan->orientation, upright_height, upright_width);
     plan->pixels = ((size_t)plan->stored.height + 1) * (plan->stored.width + MARGIN) * 3;
+    const unsigned numbers[] = {upright_height, upright_width, plan->part.top, plan->part.left, plan->part.height,
+                                plan->part.width};
+    memcpy(drawn, numbers, sizeof numbers);
     return 1;
 }
 
@@ -114,17 +119,18 @@ static int finish(const struct recipe *recipe, const struct plan *plan, int firs
  * mirror:       flip the result horizontally.
  * subsamplings: as for `prep_region`.
  * room:         for what is decoded on the way.
+ * drawn:        six numbers, see `plan`.
  *
  * Returns 1 if it is made; 0 if not: `out` may then hold anything.
  */
 int prep_crop(const uint8_t *data, size_t size, const struct recipe *recipe, const uint64_t *words, int mirror,
-              unsigned subsamplings, uint8_t *room, size_t room_bytes, uint8_t *out) {
+              unsigned subsamplings, uint8_t *room, size_t room_bytes, uint8_t *out, int32_t *drawn) {
     int32_t header[NUMBERS];
     struct plan row;
     if (prep_header(data, size, header) != 1)
         return 0;
     const unsigned height = (unsigned)header[HEIGHT], width = (unsigned)header[WIDTH];
-    if (!plan(recipe, words, header[ORIENTATION], height, width, &row) || row.pixels > room_bytes)
+    if (!plan(recipe, words, header[ORIENTATION], height, width, &row, drawn) || row.pixels > room_bytes)
         return 0;
     /* How much of the file is looked at: header.py, `extent`. */
     const struct box *const part = &row.stored;
@@ -151,9 +157,9 @@ int prep_crop_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, siz
                    unsigned height_at, unsigned scan_at, unsigned height, unsigned width, unsigned unit_height,
                    unsigned unit_width, unsigned interval, int orientation, const struct recipe *recipe,
                    const uint64_t *words, int mirror, unsigned subsamplings, uint8_t *room, size_t room_bytes,
-                   uint8_t *out) {
+                   uint8_t *out, int32_t *drawn) {
     struct plan row;
-    if (!plan(recipe, words, orientation, height, width, &row) || row.pixels > room_bytes ||
+    if (!plan(recipe, words, orientation, height, width, &row, drawn) || row.pixels > room_bytes ||
         !prep_is_true(record, lengths_at, jpeg_at, size, segments, height_at, scan_at, height, width, unit_height,
                       unit_width, interval))
         return 0;

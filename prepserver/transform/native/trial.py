@@ -79,5 +79,4 @@ def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[
 
 
 def _text(value: bytes) -> str:
-    """Return bytes as JSON can hold them."""
     return value.decode("latin-1")

@@ -53,7 +53,6 @@ def _mixed(
 
 
 def _weights(count: int, alpha: float, draws: Draws) -> list[float]:
-    """Draw from a Dirichlet distribution of `count` equal parameters."""
     parts = [_gamma(alpha, draws) for _ in range(count)]
     return [part / (sum(parts) or 1.0) for part in parts]
 

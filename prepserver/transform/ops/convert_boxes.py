@@ -1,7 +1,5 @@
 """How `ConvertBoxes` is done, with torchvision's arithmetic."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from prepserver.pipeline.ops.convert_boxes import ConvertBoxes
@@ -18,4 +16,5 @@ class ConvertBoxesStage(BoxStage[ConvertBoxes]):
             boxes = np.concatenate(((near + far) * np.float32(0.5), far - near), 1)
         if self._op.normalize:
             boxes = boxes / extent(objects.size)
-        return replace(objects, boxes=boxes, form=self._op.form)
+        objects.boxes, objects.form = boxes, self._op.form
+        return objects

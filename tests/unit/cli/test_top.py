@@ -27,6 +27,12 @@ def busy(jobs: int = 3, *, is_slow: bool = True) -> dict[str, Any]:
                "ring_fill": 0.5, "verdict": (SLOW if is_slow and n == 1 else FINE).to_plain()}
         for n in range(jobs)
     ]  # fmt: skip
+    found["memory"] |= {"caches_bytes": 3 << 20, "caches_budget_bytes": 4 << 20}
+    found["caches"] = [
+        {"id": n, "source": "/data", "form": "encoded", "ops": [], "place": place, "samples": 9, "rows": 3,
+         "bytes": 3 << 20, "hits": 6, "misses": 4, "hit_rate": 0.6, "damaged": 0}
+        for n, place in enumerate(("memory", "/nvme"))
+    ]  # fmt: skip
     found["cores"] = {"usable": 16.0, "busy": 12.3}
     found["streams"][0] |= {"rows_per_s": 100.0, "stages_ms_per_sample": {"read": 1.0, "decode": 6.0, "op blur": 3.0}}
     found["gpus"] = [
@@ -45,13 +51,15 @@ def shown(found: dict[str, Any], width: int, height: int | None = None, view: Vi
     return out.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("jobs", [0, 1, 3, 200])
 def test_the_screen_fits_every_terminal(width: int, jobs: int) -> None:
     lines = shown(busy(jobs), width, 36).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= 36
     text = "\n".join(lines)
+    assert "GPU 0 " in text
+    assert ("verdict" in text) == (jobs > 0)
     assert ("no jobs" in text) == (jobs == 0)
     assert ("more" in text.partition("job ")[2]) >= (jobs == 200)
     if jobs > 1:
@@ -62,7 +70,8 @@ def test_the_screen_fits_every_terminal(width: int, jobs: int) -> None:
 def test_all_that_is_known_is_shown_on_a_wide_terminal() -> None:
     text = shown(busy(), 160)
     for cell in ("99 % of 1 busy", "decode 60 %", "12.3 of 16 busy", "97 %", "612 W", "3.0 GiB/s", "run-001", "7/8",
-                 "33 %", "12,346", "2.0x", "Also: copy-bound (copy)", "MIG 1g", "pid 77"):  # fmt: skip
+                 "33 %", "12,346", "2.0x", "Also: copy-bound (copy)", "MIG 1g", "pid 77",
+                 "3.0 MiB of 4.0 MiB, hits 60 %"):  # fmt: skip
         assert cell in text
 
 

@@ -15,11 +15,12 @@ import pytest
 
 from prepserver.engine.bridge import Bridge
 from prepserver.engine.line import TcpLine, TcpListener
+from prepserver.memory.passing import close_all
 from prepserver.memory.segment import create_segment
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.telemetry.page import SEVERAL, StatsPage, WorkerStats, create_page
-from prepserver.worker.channel import close_all, pair, receive, send
+from prepserver.worker.channel import pair, receive, send
 from tests.support.remote import STAND_IN
 from tests.support.waiting import wait_until
 

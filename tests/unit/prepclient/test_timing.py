@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ from prepclient.delivery import Delivery
 from prepclient.session import Totals
 from prepclient.timing import Parts, render, spoken
 from prepserver.inline import InlineMaker
+from tests.support.device_client import DeviceClient
 from tests.support.fake_device import FakeDevice, FakeEvent
+from tests.support.traces import message, packets, spans
 
 SOURCE = SyntheticImages(12, size=(20, 20))
 MS = 1_000_000
@@ -104,26 +105,41 @@ def test_progress_gives_all_batches_and_shows_totals(capfd: pytest.CaptureFixtur
 
 
 def test_a_timeline_has_so_many_steps_and_no_more(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
+    path = tmp_path / "run.pftrace"
     with inline() as train:
         train.timeline(path, steps=4)
         for _ in train:
             assert not path.exists()
         list(train)
-        spans = [each for each in json.loads(path.read_text())["traceEvents"] if each["ph"] == "X"]
-        names = [each["name"] for each in spans]
+        names = [name for name, *_ in spans(path.read_bytes())]
         assert names.count("next") == names.count("copying") == 4
         assert names.count("computing") == 2  # not between epochs, and not after the last one
-        assert [each["args"]["start"] for each in spans if each["name"] == "next"] == [0, 4, 8, 12]
         with pytest.raises(InvalidSpec, match="steps"):
             train.timeline(path, steps=0)
         with pytest.raises(InvalidSpec, match="path = 5: a path"):
             train.timeline(5)  # type: ignore[arg-type]
-        train.timeline(tmp_path / "no" / "folder.json", steps=1)
+        train.timeline(tmp_path / "no" / "folder.pftrace", steps=1)
         assert len(list(train)) == 3  # a file that cannot be written ends no training
         path.unlink()
         train.timeline(path)
     assert not path.exists()  # nothing was recorded
+
+
+def test_copies_to_a_device_have_tracks_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.pftrace"
+    device = FakeDevice()
+    with DeviceClient(SOURCE, [CenterCrop(8)], batch_size=4, inline=True, fake=device) as train:
+        train.timeline(path, steps=6)
+        for _ in range(2):
+            for _ in train:
+                device.finish_all()
+        found = spans(path.read_bytes())
+    copies, nexts = ([span for span in found if span[0] == name] for name in ("copying", "next"))
+    assert len(nexts) == 6
+    assert len(copies) >= 4  # up to two batches are still ahead
+    assert all(began < ended for _, began, ended in copies)
+    names = [message(each).get(2) for packet in packets(path.read_bytes()) for each in packet.get(60, ())]
+    assert names.count([b"copies"]) > 2  # as many as may be under way
 
 
 @pytest.mark.parametrize(

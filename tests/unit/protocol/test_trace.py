@@ -1,40 +1,90 @@
-"""What a trace holds, read back as JSON."""
+"""What a trace holds, read back message by message."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import struct
+from collections.abc import Iterator
 
-from prepserver.protocol.trace import Heard, MadeChunk, Place, Trace
-
-
-def events(trace: Trace, phase: str) -> list[dict[str, Any]]:
-    return [event for event in json.loads(trace.text())["traceEvents"] if event["ph"] == phase]
+from prepserver.protocol.trace import MadeChunk, Told, Trace, Ways
+from tests.support.traces import Message, message, packets, spans
 
 
-def test_each_worker_is_named_once_and_its_chunks_are_spans() -> None:
-    trace = Trace()
-    trace.chunks([MadeChunk(3, 77, 1, at, 16, 1000 * at, 1000 * at + 500, 1000 * at + 700, 100) for at in (1, 17)])
-    assert [event["args"]["name"] for event in events(trace, "M")] == ["worker 3", "chunks"]
-    assert [(event["pid"], event["ts"], event["dur"]) for event in events(trace, "X")] == [(77, 1, 0.5), (77, 17, 0.5)]
-    assert events(trace, "X")[0]["args"] == {
-        "stream": 1, "position": 1, "read_ms": 0.0001, "announced_after_ms": 0.0002,
+def chunk(position: int, began_ns: int, worker: int = 3) -> MadeChunk:
+    return MadeChunk(worker, 77, 1, position, 16, began_ns, began_ns + 500, began_ns + 700, 100)
+
+
+def events(trace: Trace) -> Iterator[Message]:
+    return (message(each) for packet in packets(trace.content()) for each in packet.get(11, ()))
+
+
+def flows(trace: Trace) -> list[list[int]]:
+    """Of all slices and instants."""
+    return [[struct.unpack("<Q", each)[0] for each in event.get(47, ())] for event in events(trace) if 23 in event]
+
+
+def test_a_trace_has_one_clock() -> None:
+    trace = Trace(5, 1_800_000_000_000_000_000)
+    trace.instant(trace.track(4, "job", "rows"), "announced", 9)
+    first, *_, last = packets(trace.content())
+    snapshot = message(first[6][0])
+    assert [message(each) for each in snapshot[1]] == [{1: [3], 2: [5]}, {1: [1], 2: [1_800_000_000_000_000_000]}]
+    assert snapshot[2] == [3]
+    assert (last[8], last[58]) == ([9], [3])
+
+
+def test_processes_and_workers_are_named_once() -> None:
+    trace = Trace(0, 0)
+    trace.track(4, "job a", "rows")
+    trace.track(4, "job b", "training loop", 5)
+    trace.chunks([chunk(1, 1000), chunk(17, 17000)], {})
+    found = [message(each) for packet in packets(trace.content()) for each in packet.get(60, ())]
+    processes = [message(each[3][0]) for each in found if 3 in each]
+    assert [(each[1], each[6]) for each in processes] == [([4], [b"job a"]), ([77], [b"worker 3"])]
+    threads = [message(each[4][0]) for each in found if 4 in each]
+    assert [(each[1], each[2], each[5]) for each in threads] == [
+        ([4], [5], [b"training loop"]), ([77], [77], [b"chunks"]),
+    ]  # fmt: skip
+    assert [each[2] for each in found if 2 in each] == [[b"rows"]]
+    assert [each[5] for each in found if 5 in each] == [found[0][1]] * 2 + [found[3][1]]  # their processes
+    assert len({each[1][0] for each in found}) == len(found)
+
+
+def test_a_chunk_says_what_it_was() -> None:
+    trace = Trace(0, 0)
+    trace.chunks([chunk(1, 1000), chunk(17, 17000)._replace(rows=1)], {})
+    assert spans(trace.content()) == [("16 rows", 1000, 1500), ("1 row", 17000, 17500)]
+    notes = {message(each)[10][0]: message(each) for each in next(events(trace))[4]}
+    assert {name: note[4][0] for name, note in notes.items() if 4 in note} == {
+        b"stream": 1, b"position": 1, b"rows": 16,
+    }  # fmt: skip
+    assert {name: struct.unpack("<d", note[5][0])[0] for name, note in notes.items() if 5 in note} == {
+        b"read_ms": 0.0001, b"announced_after_ms": 0.0002,
     }  # fmt: skip
 
 
-def test_a_flow_begins_and_ends_within_spans() -> None:
-    trace = Trace()
-    trace.flow([Place(1, 2, 3000), Place(1, 2, 4000), Place(5, 6, 7000)])
-    trace.flow([Place(1, 2, 3000), Place(5, 6, 7000)])
-    phases = [(event["ph"], event["id"], event["ts"]) for event in json.loads(trace.text())["traceEvents"]]
-    assert phases == [("s", 1, 3), ("t", 1, 4), ("f", 1, 7), ("s", 2, 3), ("f", 2, 7)]
+def test_numbers_may_be_negative_and_spans_not() -> None:
+    trace = Trace(0, 0)
+    trace.span(trace.track(1, "job", "rows"), "copying", 50, 40, much=-3)
+    assert spans(trace.content()) == [("copying", 50, 50)]
+    assert message(next(events(trace))[4][0])[4] == [(1 << 64) - 3]
 
 
-def test_a_job_has_a_span_between_two_of_its_messages() -> None:
-    trace = Trace()
-    heard = [Heard(1000, 0, 0, 0, 0), Heard(9000, 2, 1_000_000, 2_000_000, 3_000_000), Heard(9500, 3, 0, 0, 0)]
-    trace.heard({"pid": 4, "id": 9, "name": "a", "rank": 0}, heard)
-    first, second = events(trace, "X")
-    assert (first["name"], first["pid"], first["tid"], first["ts"], first["dur"]) == ("2 batches", 4, 9, 1, 8)
-    assert first["args"] == {"loading_ms": 1, "copying_ms": 2, "computing_ms": 3}
-    assert second["name"] == "1 batch"
+def test_rows_go_from_chunks_over_announcements_to_batches() -> None:
+    trace = Trace(0, 0)
+    chunks = [chunk(0, 1000), chunk(16, 2000), chunk(32, 3000)]
+    told = [Told(1600, 16), Told(2600, 32)]
+    ways = Ways(trace, chunks, told)
+    one, two = ways.to(0, 8, 9000), ways.to(8, 24, 9000)
+    assert ways.of_chunks == {chunks[0]: [one[0], two[0]], chunks[1]: [two[1]]}
+    assert ways.of_told == {told[0]: one, told[1]: two}
+    trace.chunks(chunks, ways.of_chunks)
+    trace.told(trace.track(4, "job", "rows"), ways.of_told)
+    assert flows(trace) == [[one[0], two[0]], [two[1]], [], one, two]
+
+
+def test_arrows_do_not_go_back_in_time() -> None:
+    ways = Ways(Trace(0, 0), [chunk(0, 1000), chunk(0, 2000)], [Told(1600, 16)])
+    assert len(ways.to(0, 8, 9000)) == 1  # the other one was made too late to be announced
+    assert len(ways.to(0, 8, 1550)) == 1  # not announced yet: a rank that attached anew may have them
+    assert ways.to(0, 8, 1200) == []
+    assert len(ways.to(8, 24, 9000)) == 2  # what announced them is forgotten

@@ -72,7 +72,7 @@ def test_a_limit_names_what_is_used_and_the_knob(world: World) -> None:
     join(world)
     assert join(world) == 0
     assert world.refused[-1].code == "permission"
-    assert "uid 0 has 1 jobs, and jobs_per_uid = 1 allows no more" in world.refused[-1].text
+    assert "uid 0 has 1 job, and jobs_per_uid = 1 allows no more" in world.refused[-1].text
 
 
 def test_ranks_of_one_run_count_as_one_job(world: World) -> None:

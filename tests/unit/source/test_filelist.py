@@ -46,6 +46,11 @@ def test_a_label_behind_a_tab_may_hold_blanks(tmp_path: Path) -> None:
     assert source.classes() == ["great white shark"]
 
 
+def test_the_header_of_a_csv_names_its_columns(tmp_path: Path) -> None:
+    _, source = opened(write(tmp_path, "Label, path\n4,1.jpg\n5,label\n", "list.csv"), tmp_path)
+    assert rows(source) == [("1.jpg", 4), ("label", 5)]
+
+
 @pytest.mark.parametrize("header", ["", "path,label\n", "\ufeffPath, Label\r\n"])
 def test_csv_is_read_with_and_without_a_header(tmp_path: Path, header: str) -> None:
     text = header + '1.jpg,4\n"a, b/2 ""x"".jpg",5\n\n#3.jpg,6\n'

@@ -68,6 +68,7 @@ def test_masks_outside_the_roots_are_refused(folder: ImageFolder, tmp_path: Path
     [
         ("list.csv", "path,label,mask\na.jpg,cat,m/a.png\nb.jpg,dog,m/b.png\n"),
         ("list.csv", "a.jpg,cat,m/a.png\nb.jpg,dog,m/b.png\n"),
+        ("list.csv", "mask,path,label\nm/a.png,a.jpg,cat\nm/b.png,b.jpg,dog\n"),
         ("list.txt", "a.jpg\tcat\tm/a.png\n# none\nb.jpg\tdog\tm/b.png\n"),
     ],
 )

@@ -18,6 +18,7 @@ from prepserver.pipeline.sources import Tar, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.patterns import expand
 from prepserver.source.reader import IndexInfo
+from prepserver.source.readers.tar import TarReader
 from prepserver.source.roots import OutsideRootsError, Roots
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -94,6 +95,19 @@ def test_whatever_is_written_is_read(
         else:
             with pytest.raises(SampleError, match="its image is empty"):
                 source.read(number)
+
+
+def test_what_an_older_release_listed_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.tar", {"a.jpg": b"a", "a.cls": b"0"})
+    os.utime(tmp_path / "a.tar", (0, 0))
+    spec = Tar(tmp_path / "a.tar")
+    monkeypatch.setattr(TarReader, "edition", "")
+    old = build_index(spec, tmp_path / "cache").path
+    assert build_index(spec, tmp_path / "cache").path == old
+    monkeypatch.undo()
+    _, info = opened(spec, tmp_path)
+    assert info.path != old
+    assert build_index(spec, tmp_path / "cache").path == info.path
 
 
 def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
@@ -180,7 +194,7 @@ def test_wildcards_name_shards_in_sorted_order(tmp_path: Path) -> None:
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     write(tmp_path / "s0.tar", {"a.jpg": b"x"})
-    with pytest.raises(SourceError, match=r"the shard .*/s1.tar does not exist on the server's machine"):
+    with pytest.raises(SourceError, match=rf"the shard .*/s1.tar does not exist on machine {os.uname().nodename}"):
         build_index(Tar(tmp_path / "s{0..1}.tar", label=None), tmp_path / "cache")
 
 

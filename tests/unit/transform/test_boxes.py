@@ -181,7 +181,7 @@ def test_boxes_follow_a_matrix_as_by_torchvision(way: str) -> None:
         objects = BoxesFollower({name: record[name] for name in COLUMNS_OF if name != "image"}, COLUMNS_OF).objects(
             full
         )
-        moved = objects.moved(Warp(matrix, *size))
+        moved = objects.after([Warp(matrix, *size)])
         assert moved.size == tuple(found.canvas_size)
         tolerance = 1.5 if way == "perspective" else 0.01  # torchvision's corners are at the middles of pixels there
         assert np.abs(moved.boxes - found.numpy()).max() < tolerance

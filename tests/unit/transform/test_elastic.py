@@ -56,7 +56,7 @@ def test_boxes_and_points_follow_as_in_torchvision() -> None:
     near = np.random.default_rng(0).uniform(0, 60, (8, 2))
     boxes = np.concatenate((near, near + 25.5), 1).astype(np.float32)
     points = np.concatenate((near, np.full((8, 1), 2)), 1).astype(np.float32)[:, None]
-    found = Objects(SIZE, boxes, {"points": points}, {}, {"points": ()}).moved(Displace(field))
+    found = Objects(SIZE, boxes, {"points": points}, {}, {"points": ()}).after([Displace(field)])
     shift = in_torchvision(field)
     wanted = functional.elastic(tv.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=SIZE), shift)
     assert np.abs(found.boxes - wanted.numpy()).max() < 1e-3

@@ -12,18 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from prepserver.pipeline import kinds
 from prepserver.pipeline.ops import (
+    ClampBoxes,
     Decode,
+    PadBoxes,
+    PadTokens,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    SanitizeBoxes,
     ToDtype,
     ToLayout,
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey
+from prepserver.transform import make_rows as make_record
 from prepserver.transform.decode import scratch
 from prepserver.transform.native.compiled import VECTORS
 from prepserver.transform.whole import WholeCrop
@@ -196,3 +202,31 @@ def test_a_sample_nobody_can_decode_has_the_words_of_the_steps() -> None:
     maker = RowMaker(Pipeline.from_ops(TRAIN))
     with pytest.raises(BadSample):
         make_rows(drawn(80, 80)[:700], KEY, [(maker, np.empty((32, 32, 3), np.uint8))])
+
+
+@pytest.mark.parametrize("orientation", [1, 6, 8])
+@pytest.mark.parametrize(
+    "flip", [[], [RandomHorizontalFlip()], [ClampBoxes(), RandomHorizontalFlip(), SanitizeBoxes()]]
+)
+def test_boxes_and_text_beside_an_image_are_those_of_steps(flip: list[Any], orientation: int) -> None:
+    """What follows the image is moved by what the one call says that it drew."""
+    columns = {"image": kinds.Image(), "boxes": kinds.Boxes(), "labels": kinds.PerBox(), "tokens": kinds.Tokens()}
+    ops = [RandomResizedCrop(32), *flip, PadBoxes(4), PadTokens(3)]
+    maker = RowMaker(Pipeline.from_ops(ops, columns=columns))
+    by_steps = RowMaker(Pipeline.from_ops(ops, columns=columns))
+    by_steps.whole, once = None, 0
+    record: dict[str, Any] = {
+        "image": of_kind("420", 100, 140, orientation),
+        "boxes": np.array([[3, 4, 50, 60], [-5, 20, 90, 99], [60, 0, 99, 30]], np.float32),
+        "labels": np.arange(3),
+        "tokens": np.array([5, 6]),
+    }
+    for index in range(30):
+        key = SampleKey(1, 0, index)
+        made = [[np.full(each.shape, 99, each.dtype) for each in maker.fields] for _ in range(2)]
+        for one, outs in zip((maker, by_steps), made, strict=True):
+            make_record(record, key, [(one, outs)])
+        assert [each.tobytes() for each in made[0]] == [each.tobytes() for each in made[1]]
+        assert maker.whole is not None
+        once += maker.whole.make(record["image"], key, made[0][maker.images[0].out]) is not None
+    assert once > 20
