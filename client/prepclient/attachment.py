@@ -22,7 +22,8 @@ from prepclient.rows import Rows
 from prepclient.served import ServedFeed
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stages import Stage, Staging, Step
+from prepclient.stages import Staging
+from prepclient.steps import Stage, Step
 
 log = logging.getLogger("prepclient")
 

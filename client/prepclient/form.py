@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from prepclient.errors import BadSampleError, InvalidSpec, UnknownField
-from prepclient.stages import VALID, Step, valid_rows
+from prepclient.steps import VALID, Step, valid_rows
 from prepserver.pipeline.checks import choice
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import BoxCount, Boxes, Image

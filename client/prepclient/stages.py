@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,89 +25,15 @@ from prepclient.feed import Feed, Until
 from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
-from prepclient.session import Bad, Session
+from prepclient.session import Session
 from prepclient.spec import Spec
-from prepserver.pipeline.batches import Batch, BatchLine
+from prepclient.steps import VALID, Copied, Stage, Step, Trim, valid_rows
+from prepserver.pipeline.batches import Batch
 from prepserver.protocol.layout import RingLayout
-
-VALID = "valid"
-"""The field that `on_error="mask"` adds."""
 
 _POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
 _WHOLE: Mapping[str, str] = MappingProxyType({})
 _BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
-
-
-class Copied(NamedTuple):
-    """A copy of a batch, which begins at row `start`: when it was asked for, and when it was seen to be done."""
-
-    start: int
-    began_ns: int
-    ended_ns: int
-
-
-class Step(NamedTuple):
-    """A batch for the training loop."""
-
-    batch: Batch  # its rows
-    bad: list[Bad]  # rows that hold a replacement
-    line: BatchLine  # the line after this batch, for `Session.handed`
-    # Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if its stage
-    # has that field.
-    fields: dict[str, Any]
-    ready_ns: int  # when its rows were there, by CLOCK_MONOTONIC
-    wait_ns: int  # time for which missing rows held up the training loop
-    copy_ns: int  # time for which rows that were ready held it up, while they were copied
-    # Time for which the loop's own earlier work held it up: a device that is still computing. Less `copy_ns`, and so
-    # below 0 if the loop itself waited for a late copy.
-    own_ns: int = 0
-    copied: Sequence[Copied] = ()  # copies that ended since the step before
-
-
-class Stage(Protocol):
-    """Makes tensors of a session's rows."""
-
-    def step(self, timeout_s: float) -> Step:
-        """The next batch, which the caller then enters into `Session.handed`.
-
-        After an exception only `close` may be called.
-
-        Raises:
-            PrepClientError: The batch cannot come, or did not come within `timeout_s`.
-        """
-
-    def close(self) -> None:
-        """Stops reading rows, so that the ring may be unmapped."""
-
-
-def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
-    """For each row of a batch, whether it holds its sample and not a replacement."""
-    valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
-    for one in bad:
-        valid[one.position - batch.start] = False
-    return valid
-
-
-class _Trim:
-    """Cuts columns of a batch to the longest row in it: see `prepserver.pipeline.op.Op.trims`."""
-
-    def __init__(self, trims: Mapping[str, str]) -> None:
-        self._trims = trims
-        self._longest: dict[int, dict[str, int]] = {}
-
-    def look(self, batch: Batch, scalars: Mapping[str, torch.Tensor]) -> None:
-        """Notes the greatest lengths in a batch while they are in host memory, where nobody waits for a device."""
-        if self._trims:
-            longest = {name: scalars[name] for name in set(self._trims.values())}
-            self._longest[batch.start] = {
-                name: max(1, int(each.max())) if len(each) else 1 for name, each in longest.items()
-            }
-
-    def cut(self, batch: Batch, fields: dict[str, Any]) -> None:
-        """Replaces the columns of the batch by views of their first places."""
-        longest = self._longest.pop(batch.start, {})
-        for column, count in self._trims.items():
-            fields[column] = fields[column][:, : longest[count]]
 
 
 class _Column(NamedTuple):
@@ -141,7 +67,7 @@ class HostStage:
         self._session = session
         self._drawing = drawing
         self._feed = feed
-        self._trim = _Trim(trims)
+        self._trim = Trim(trims)
         self._columns = [_Column.of(look, finish, max_batch) for look in looks]
         self._lends = zero_copy and all(column.finisher.is_plain for column in self._columns)
         self._lent: Batch | None = None
@@ -214,7 +140,7 @@ class CudaStage:
     """Tensors on a CUDA device, copied ahead of the training loop; the feed's rings are page-locked."""
 
     def __init__(self, session: Session, feed: Feed, stage: DeviceStage, trims: Mapping[str, str] = _WHOLE) -> None:
-        self._trim = _Trim(trims)
+        self._trim = Trim(trims)
         self._session = session
         self._feed = feed
         self._stage = stage

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from prepclient import checks
 from prepclient.errors import PrepClientError
-from prepclient.stages import Step
+from prepclient.steps import Step
 from prepserver.pipeline.checks import integer
 from prepserver.protocol.trace import MadeChunk, Told, Trace, Ways
 

@@ -35,6 +35,9 @@ class Starts(Protocol):
     def next_start(self, position: int) -> int:
         """The smallest position at or after this one at which an epoch may begin."""
 
+    def indices(self, position: int, count: int) -> list[int]:
+        """The samples at `count` positions from this one on."""
+
 
 def check_start(order: Starts, first: int, epoch: int) -> None:
     """Checks where a run may begin: an epoch from anywhere else would not have each sample once.

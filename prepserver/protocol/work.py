@@ -42,6 +42,9 @@ MAX_ROOTS = 32  # they fit into one message
 MAX_PLUGINS = 64
 """Most plug-ins in one process."""
 
+MAX_ROW_GROUPS = 4096
+"""Most row groups of a source that the daemon tells apart."""
+
 Indices = Annotated[list[Count], Size(4096)]
 MAX_OPS_NS = 256
 """Most op times in one `Filled`; with more (many lanes of long pipelines) a worker sends none."""
@@ -218,6 +221,8 @@ class Indexed:
     places: Places = field(default_factory=list)
     files: Words = field(default_factory=list)  # digests of the content of the requested files; `places` covers them
     classes: ClassNames = field(default_factory=list)  # as in `Welcome`
+    row_groups: Annotated[list[Count], Size(MAX_ROW_GROUPS)] = field(default_factory=list)
+    kept_rows: Count = 0
 
     @property
     def key(self) -> str:

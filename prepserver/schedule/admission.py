@@ -35,6 +35,7 @@ from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.meeting import Meetings
 from prepserver.schedule.parting import Answer, Partings, Steps
 from prepserver.schedule.records import Cursor, Job, Lane
+from prepserver.schedule.row_groups import RowGroups
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.strikes import Strikes
@@ -331,7 +332,11 @@ class Admission:
             self._strikes.told(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
             batch_rows(attach.batching, attach.batch_size), listing.places, listing.key,
         )  # fmt: skip
-        stream = Stream(stream_id, key, listing.digest, order.n, order.next_start, position, spec)
+        along = attach.shuffle == "none" or bool(spec.batch_rows)
+        groups = (
+            RowGroups(order.indices, listing.row_groups, listing.kept_rows) if along and listing.row_groups else None
+        )
+        stream = Stream(stream_id, key, listing.digest, order.n, order.next_start, position, spec, groups=groups)
         self._table.streams[stream_id] = stream
         return stream
 

@@ -196,7 +196,7 @@ class Coordinator:
                 stream.failed.pop(lane, None)
             for lane in task.chunk.lanes:
                 stream.put_away.pop(lane, None)
-        stream.took(task.chunk, event.took)
+        stream.took(task.chunk, event.took, decoded=task.decodes)
         # A stream does not pay for the minute in which its worker was suspended.
         stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
         self.strikes.acquit(stream, task.chunk)

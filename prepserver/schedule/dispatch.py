@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from prepserver.protocol.work import MAX_CHUNK_ROWS, Fill
 from prepserver.schedule.actions import Action, Submit
@@ -50,7 +50,7 @@ class Dispatch:
         for stream in streams.values():
             # The jobs that needed a lost chunk may be gone. Jobs beyond it must hear of their rows now, because no
             # other event may follow while the window is full.
-            if stream.chunks.has_lost and stream.drop_unneeded():
+            if stream.has_waiting and stream.drop_unneeded():
                 actions += stream.announcements()
         if not streams:
             return actions
@@ -59,8 +59,11 @@ class Dispatch:
             slot, stream, chunk = found
             task_id = next(self._task_ids)
             foreseen_ns = (stream.row_ns(chunk.lanes) or 0) * chunk.count
+            decodes = stream.groups is not None and not stream.groups.given(slot.id, chunk.position)
+            if stream.groups is not None and decodes:
+                foreseen_ns += stream.groups.decode_ns
             stream.served_ns = max(stream.served_ns, self._turn_ns) + foreseen_ns
-            self._workers.give(slot, task_id, Task(stream.id, chunk, slot.id, foreseen_ns=foreseen_ns))
+            self._workers.give(slot, task_id, Task(stream.id, chunk, slot.id, None, decodes, foreseen_ns=foreseen_ns))
             alone = chunk.position in stream.suspects
             fill = Fill(task_id, stream.id, list(chunk.lanes), chunk.position, chunk.count, alone)
             actions.append(Submit(slot.id, fill))
@@ -70,17 +73,22 @@ class Dispatch:
     def _next(self) -> tuple[WorkerSlot, Stream, Chunk] | None:
         """The next worker and what it gets; None if there is no worker or nothing to do."""
         tried: set[frozenset[int]] = set()  # hundreds of workers may be barred from the same streams
+        awaited: set[int] = set()
         for slot in self._workers.free():
-            if (barred := frozenset(slot.barred)) in tried:
+            barred = frozenset(slot.barred)
+            if barred in tried and slot.id not in awaited:
                 continue
-            if (found := self._next_chunk(barred)) is not None:
+            if (found := self._next_chunk(slot)) is not None:
                 return slot, *found
-            if not barred:
-                return None
             tried.add(barred)
+            # what is left, if anything, was set aside for these
+            grouped = [stream.groups for stream in self._table.streams.values() if stream.groups is not None]
+            awaited = {worker for groups in grouped for worker in groups.awaited}
+            if not barred and not awaited:
+                return None
         return None
 
-    def _next_chunk(self, barred: Container[int]) -> tuple[Stream, Chunk] | None:
+    def _next_chunk(self, slot: WorkerSlot) -> tuple[Stream, Chunk] | None:
         streams = self._table.streams
         if len(streams) == 1:
             order = list(streams.values())
@@ -93,15 +101,30 @@ class Dispatch:
                 key=lambda s: (self._turn_of(s), s.ready_rows(), s.last_served),
             )
         for stream in order:
-            if stream.id in barred:
+            if stream.id in slot.barred:
                 continue
             most = self._chunk_rows_of(stream) if stream.lanes else 0
-            chunk = stream.next_chunk(most, min(most, self.chunk_rows)) if most else None
+            chunk = self._chunk_of(stream, slot, most) if most else None
             if chunk is not None:
                 self._turn_ns = self._turn_of(stream) * TURN_NS
                 stream.last_served = next(self._served)
                 return stream, chunk
         return None
+
+    def _chunk_of(self, stream: Stream, slot: WorkerSlot, most: int) -> Chunk | None:
+        """What a worker gets of a stream."""
+        least = min(most, self.chunk_rows)
+        if stream.groups is None or stream.chunks.has_lost:
+            return stream.next_chunk(most, least)
+        chunk = stream.groups.next_for(
+            slot.id,
+            lambda: stream.next_chunk(most, least),
+            lambda worker: self._workers.busy_ns(worker, stream.id),
+            idle=not slot.tasks,
+        )
+        if chunk is not None:
+            chunk.lanes = stream.lanes_at(chunk.position)  # it may have waited
+        return chunk
 
     def _turn_of(self, stream: Stream) -> int:
         """A stream's worker time in whole turns; a stream that was idle saves up no credit."""

@@ -100,6 +100,7 @@ class Partings:
         spec = replace(stream.spec, stream=made_id, quarantined=self._strikes.told(stream.source))
         made = Stream(
             made_id, key, stream.source, stream.n, stream.next_start, begin, spec, parted_s=now_s,
+            groups=stream.groups and stream.groups.anew(),
             lanes={lane.id: replace(lane, start=begin) for lane in own.values()}, bad=stream.bad.copy(),
         )  # fmt: skip
         yield spec

@@ -24,6 +24,7 @@ from prepserver.schedule.actions import Announce
 from prepserver.schedule.bad import BadRows
 from prepserver.schedule.chunks import Chunks
 from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Took
+from prepserver.schedule.row_groups import RowGroups
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class Stream:
     spec: work.AddStream  # its description for workers
     # End of an early stream's allowance; None for other streams. See `prepserver.schedule.early`.
     cap: int | None = None
+    groups: RowGroups | None = None  # row groups of its source, if its order reads along them
     gate: int | None = None  # chunks end here, where an early stream waits to join; None if none does
     lanes: dict[int, Lane] = field(default_factory=dict)  # by number
     cursors: dict[int, Cursor] = field(default_factory=dict)  # the ranks that read it
@@ -153,15 +155,29 @@ class Stream:
             return None
         # A chunk ends where a lane starts, so that the lane gets its first rows.
         count = min([count, *(lane.start - self.head for lane in self.lanes.values() if lane.start > self.head)])
+        if self.groups is not None:
+            count = self.groups.run(self.head, count)
         chunk = Chunk(self.head, count, self.lanes_at(self.head))
         self.chunks.given(chunk.position)
         self.head += count
         return chunk
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether chunks that were cut wait for a worker: lost ones, or those set aside."""
+        return self.chunks.has_lost or (self.groups is not None and bool(self.groups.aside))
+
     def drop_unneeded(self) -> bool:
-        """Counts lost chunks that nobody needs any more as made; whether there were any."""
+        """Counts waiting chunks that nobody needs any more as made; whether there were any."""
         low = self.low
-        return self.chunks.drop_lost(lambda position, count: position + count > low and bool(self.lanes_at(position)))
+
+        def is_needed(position: int, count: int) -> bool:
+            return position + count > low and bool(self.lanes_at(position))
+
+        gone = [] if self.groups is None else self.groups.drop(is_needed)
+        for position in gone:
+            self.chunks.made(position)
+        return self.chunks.drop_lost(is_needed) or bool(gone)
 
     def filled(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
         """All rows of `chunk` are in the rings."""
@@ -175,9 +191,13 @@ class Stream:
         """The lanes in which a position is filled."""
         return tuple([lane.id for lane in self.lanes.values() if lane.start <= position])
 
-    def took(self, chunk: Chunk, took: Took) -> None:
-        """Records the time that a worker took to make `chunk`."""
-        self._pace = chunk.lanes, took.wall_ns // chunk.count
+    def took(self, chunk: Chunk, took: Took, *, decoded: bool = False) -> None:
+        """Records the time that a worker took to make `chunk`, for which it may have `decoded` a row group."""
+        row_ns = self.row_ns(chunk.lanes)
+        if decoded and row_ns is not None and self.groups is not None:
+            self.groups.decoded(took.wall_ns - row_ns * chunk.count)
+        else:
+            self._pace = chunk.lanes, took.wall_ns // chunk.count
         if took.lanes_ns:
             self.spent.add(took.shared_ns, chunk.count)
             for lane, ns in zip(chunk.lanes, took.lanes_ns, strict=False):

@@ -33,6 +33,7 @@ class Twice:
             if oldest.since_s is None:
                 oldest.since_s = now_s
             elif now_s - oldest.since_s > max(TWICE_S, 2e-9 * oldest.foreseen_ns):
+                slot.late = True
                 # tasks queued after it are late, too
                 for task in map(self._workers.tasks.__getitem__, slot.tasks):
                     stream = self._table.streams.get(task.stream)

@@ -30,6 +30,7 @@ class WorkerSlot:
         tasks: Its tasks, oldest first.
         slow_tasks: How many of them should take longer than `SLOW_NS`.
         retires: Whether it gets no more.
+        late: Whether its current task takes far too long.
         barred: Streams of which it gets none: until when, and why.
     """
 
@@ -37,6 +38,7 @@ class WorkerSlot:
     tasks: list[int] = field(default_factory=list)
     slow_tasks: int = 0
     retires: bool = False
+    late: bool = False
     barred: dict[int, tuple[float, str]] = field(default_factory=dict)
 
     @property
@@ -53,6 +55,7 @@ class Task:
     chunk: Chunk
     worker: int
     since_s: float | None = None  # when it was first seen as the worker's oldest; None before
+    decodes: bool = False  # whether the worker has to decode a row group for it
     twice: bool = False  # whether its chunk was given out a second time
     foreseen_ns: int = 0  # expected time
 
@@ -79,6 +82,13 @@ class Workers:
     def free(self) -> Iterator[WorkerSlot]:
         """The workers that can take a task, idle ones first; until one is given to one of them."""
         return itertools.chain.from_iterable(free.values() for free in self._free)
+
+    def busy_ns(self, worker: int, stream: int) -> int | None:
+        """How long a worker's tasks should take; None if it gets none of a stream."""
+        slot = self.slots.get(worker)
+        if slot is None or slot.retires or slot.late or stream in slot.barred:
+            return None
+        return sum(self.tasks[task].foreseen_ns for task in slot.tasks)
 
     def bar(self, worker: int, stream: int, why: str, now_s: float) -> bool:
         """Gives a worker no tasks of a stream for `BARRED_S`; returns whether no other is barred for that reason."""
@@ -121,6 +131,7 @@ class Workers:
         if slot is None or task_id not in slot.tasks:
             return None
         slot.tasks.remove(task_id)
+        slot.late = False
         slot.slow_tasks -= self.tasks[task_id].foreseen_ns > SLOW_NS
         self._refile(slot)
         return self._forget(task_id)

@@ -38,6 +38,9 @@ class IndexInfo:
     content_digest: str  # of labels, relative paths and class names alone: it stays when a dataset moves
     places: tuple[str, ...]  # folders that hold all files that `Reader.open` and `Source.read` open
     classes: tuple[str, ...] = ()  # see `Source.classes`
+    # Ends of runs of samples that are decoded together; neighbours are one if they are more than `MAX_ROW_GROUPS`.
+    row_groups: tuple[int, ...] = ()
+    kept_rows: int = 0  # samples of such runs that a worker keeps decoded
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,10 @@ class ScanningReader(Reader):
         """Return the numbers of samples and of classes, from an index."""
         return meta["n"], meta["num_classes"]
 
+    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
+        """Return `IndexInfo.row_groups` and `IndexInfo.kept_rows` of an index: by default, none."""
+        return (), 0
+
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
         """As `Reader.index`."""
         cache = IndexCache(cache_dir)
@@ -128,7 +135,8 @@ class ScanningReader(Reader):
         meta = container.meta
         digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
         places, classes = (*meta["places"], str(path.parent)), tuple(meta.get("classes", ()))
-        return IndexInfo(path, *self.counts(meta), digest, meta["content_digest"], places, classes)
+        groups = self.row_groups(container)
+        return IndexInfo(path, *self.counts(meta), digest, meta["content_digest"], places, classes, *groups)
 
     def _is_good(self, container: Container) -> bool:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import io
 import os
 import re
+import signal
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,31 @@ def test_shards_have_every_sample_once_between_them(server: Server, source: Sour
         with PrepClient(source, [], runtime_dir=server.runtime_dir, sharding=sharding, **SPEC) as client:
             found += indices(client)
     assert sorted(found) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("order", [{"shuffle": False}, {"order": "batch-shuffle-repeat"}])
+def test_rows_of_row_groups_come_once_though_workers_die(server: Server, tmp_path: Path, order: dict[str, Any]) -> None:
+    """Chunks wait for the worker that keeps their row group, and it may be dead."""
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    x = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(VALUES.reshape(-1)), 40)
+    table = pyarrow.table({"x": x, "label": np.arange(COUNT) % 10})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=150)
+    source = Parquet(tmp_path / "a.parquet", columns={"x": kinds.Array((40,)), "label": kinds.Label()})
+    spec = SPEC | {"batch_size": 50} | order
+    with PrepClient(source, [], inline=True, **spec) as client:
+        expected = [indices(client) for _ in range(4)]
+    found: list[list[int]] = []
+    with PrepClient(source, [], runtime_dir=server.runtime_dir, **spec) as client:
+        for epoch in range(4):
+            begun = indices(client, 7)
+            state = client.state_dict()
+            for pid in server.workers()[: epoch % 2 + 1]:  # one, or all
+                with contextlib.suppress(ProcessLookupError):  # the status may name one that has just ended
+                    os.kill(pid, signal.SIGKILL)
+            client.load_state_dict(state)
+            found.append(begun + indices(client))
+        assert client.stats()["bad_samples"] == 0
+    assert found == expected
 
 
 def test_replay_makes_a_row_of_numbers_again(server: Server, tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ class Blocks:
     def next_start(self, position: int) -> int:
         return -(-position // self.block) * self.block
 
+    def indices(self, position: int, count: int) -> list[int]:
+        return [p % self.n for p in range(position, position + count)]
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -160,6 +163,8 @@ class World:
         self.validates = validates
         self.coordinator = Coordinator(self._order, chunk_rows)
         self.table = self.coordinator.table
+        self.row_groups: tuple[int, ...] = ()  # of all sources
+        self.decode_ns = 0  # what decoding one takes
         self.extra_rows = 0  # that a new ring gets beyond what it needs
         self.is_short = False  # no ring can be made
         self.limits = Limits()
@@ -365,7 +370,9 @@ class World:
             epoch_start=None if ask.position is None else ask.position // self.n * self.n,
             join_wait_s=ask.join_wait_s, lag=lag, batching=shape.batching,
         )  # fmt: skip
-        listing = work.Indexed("/none", self.n, 0, ask.source, "content")
+        listing = work.Indexed(
+            "/none", self.n, 0, ask.source, "content", row_groups=list(self.row_groups), kept_rows=self.n // 2
+        )
         known = tuple((index, pipeline) for source, index, pipeline in self.quarantined if source == ask.source)
         admit, done = self.ask(
             RankAttaches(self.new_id(), ask.owner, check(attach), listing, rows_per_s, self.limits, known)
@@ -504,6 +511,8 @@ class World:
         """A row costs what its pipelines do, and something for all."""
         lanes_ns = tuple(self.sample_ns.get(self.memory(lane).pipeline, 0) * fill.count for lane in fill.lanes)
         shared_ns = self.shared_ns * fill.count
+        if self.coordinator.workers.tasks[fill.task].decodes:
+            shared_ns += self.decode_ns
         return Took(sum(lanes_ns) + shared_ns, shared_ns, lanes_ns if len(lanes_ns) > 1 else ())
 
     def _bad_rows(self, fill: work.Fill) -> list[BadRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prepclient.session import Bad, Handed, Session
-from prepclient.stages import Stage, Step
+from prepclient.steps import Stage, Step
 from prepserver.pipeline.batches import Batch
 
 

@@ -12,7 +12,7 @@ class Parquet(TableSpec):
     """Rows of Parquet files, one sample each, in the order of the files and of their rows.
 
     The daemon's side needs pyarrow (``pip install 'prepserver[arrow]'``). Files are decoded by row groups, and each
-    worker keeps some of them: a shuffled order is fast only if they are small or few. See docs/sources.md.
+    worker keeps some of them: shuffled samples are fast only if groups are small or few. See docs/sources.md.
 
     Attributes:
         path: The files, as for `Csv`: ``/data/train-*.parquet``.

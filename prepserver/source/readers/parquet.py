@@ -22,6 +22,7 @@ import numpy.typing as npt
 from prepserver.pipeline.kinds import Bytes, Image, Mask, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
+from prepserver.protocol.work import MAX_ROW_GROUPS
 from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -94,7 +95,8 @@ class _Rows(Source):
         groups = np.searchsorted(self._ends, asked, "right")
         if self.reads_ahead and len(set(groups.tolist()) - self._kept.keys()) > 1:
             return False  # each group may be waited for; one by one, each sample has a deadline of its own
-        for group in dict.fromkeys(groups.tolist()):
+        # First those that are kept: the others would drive them out, each just before its turn.
+        for group in sorted(dict.fromkeys(groups.tolist()), key=lambda each: each not in self._kept):
             (here,) = np.nonzero(groups == group)
             values, rows = self._group(group), asked[here] - (self._ends[group - 1] if group else 0)
             for column, target in into.items():
@@ -242,6 +244,12 @@ class ParquetReader(FilesReader[Groups]):
             found(group.num_rows)
         return groups
 
+    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
+        ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
+        nbytes = container.meta.get("nbytes", KEPT_BYTES * ends[-1])  # an older index does not say it
+        step = -(-len(ends) // MAX_ROW_GROUPS)
+        return (*ends[step - 1 : -1 : step], ends[-1]), KEPT_BYTES * ends[-1] // max(1, nbytes)
+
     def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
         rows = np.array([rows for each in files for rows in each.rows], np.uint64)
         nbytes = [count for each in files for count in each.nbytes]
@@ -258,7 +266,7 @@ class ParquetReader(FilesReader[Groups]):
         meta = {
             "n": int(rows.sum()), "classes": classes, "num_classes": len(classes),
             "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
-            "groups": [len(each.rows) for each in files],
+            "groups": [len(each.rows) for each in files], "nbytes": sum(nbytes),
         }  # fmt: skip
         most = max(len(each) for groups in files for each in groups.ranges)
         ranges = np.zeros((len(rows), most, 2), np.uint64)

@@ -22,7 +22,8 @@ from prepclient.rows import Rows
 from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
-from prepclient.stages import CudaStage, HostStage, Stage
+from prepclient.stages import CudaStage, HostStage
+from prepclient.steps import Stage
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.messages import Moved, Ready, Welcome
 from tests.support import leaks

@@ -26,9 +26,11 @@ KEYS = {"cyclic": "a", "full": "b", "none": "c"}
 class Histories(RuleBasedStateMachine):
     """Rules are what a client, a worker or the kernel may do at any moment."""
 
-    @initialize(chunk_rows=st.integers(1, 6), workers=st.integers(0, 2), slow=st.booleans())
-    def begin(self, chunk_rows: int, workers: int, slow: bool) -> None:
+    @initialize(chunk_rows=st.integers(1, 6), workers=st.integers(0, 2), slow=st.booleans(), groups=st.booleans())
+    def begin(self, chunk_rows: int, workers: int, slow: bool, groups: bool) -> None:
         self.world = World(chunk_rows, validates=True)
+        if groups:
+            self.world.row_groups, self.world.decode_ns = (5, 12, 20, N), 10**9
         if slow:  # the second pipeline, with which a user parts from others
             self.world.sample_ns, self.world.shared_ns = {1: 600 * 10**6}, 100 * 10**6
         for _ in range(workers):
@@ -273,7 +275,7 @@ class EarlyHistories(Histories):
         slow: bool,
         then: tuple[int, int, int],
     ) -> None:
-        super().begin(chunk_rows, workers, slow)
+        super().begin(chunk_rows, workers, slow, False)
         for number, batch_size in enumerate(batch_sizes):
             ranks = world_size if number else 1
             ask = Ask(KEYS[shuffle], pipeline * number, owners[number], shuffle, number, join_wait_s=100.0)

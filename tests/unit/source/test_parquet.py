@@ -146,6 +146,18 @@ def test_numbers_are_read_in_blocks_of_any_order(tmp_path: Path) -> None:
     assert not source.read_block([0], {})
 
 
+def test_the_listing_says_what_is_decoded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, count in enumerate((7, 0, 5)):
+        pq.write_table(pa.table({"label": np.arange(count)}), tmp_path / f"{number}.parquet", row_group_size=3)
+    spec = Parquet(tmp_path / "*.parquet", label="label")
+    info = build_index(spec, tmp_path / "cache")
+    assert sorted({*info.row_groups}) == [3, 6, 7, 10, 12]
+    assert info.kept_rows > 12
+    monkeypatch.setattr(parquet, "MAX_ROW_GROUPS", 2)
+    few = build_index(spec, tmp_path / "cache").row_groups
+    assert (len(few), few[-1], {*few} < {*info.row_groups}) == (2, 12, True)
+
+
 def test_a_worker_keeps_as_many_groups_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "KEPT_BYTES", 3000)
     source: Any = one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(10)]), row_group_size=1)

@@ -1,0 +1,86 @@
+"""A step: one batch for the training loop, and what makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from prepclient.session import Bad
+from prepserver.pipeline.batches import Batch, BatchLine
+
+VALID = "valid"
+"""The field that `on_error="mask"` adds."""
+
+
+class Copied(NamedTuple):
+    """A copy of a batch, which begins at row `start`: when it was asked for, and when it was seen to be done."""
+
+    start: int
+    began_ns: int
+    ended_ns: int
+
+
+class Step(NamedTuple):
+    """A batch for the training loop."""
+
+    batch: Batch  # its rows
+    bad: list[Bad]  # rows that hold a replacement
+    line: BatchLine  # the line after this batch, for `Session.handed`
+    # Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if its stage
+    # has that field.
+    fields: dict[str, Any]
+    ready_ns: int  # when its rows were there, by CLOCK_MONOTONIC
+    wait_ns: int  # time for which missing rows held up the training loop
+    copy_ns: int  # time for which rows that were ready held it up, while they were copied
+    # Time for which the loop's own earlier work held it up: a device that is still computing. Less `copy_ns`, and so
+    # below 0 if the loop itself waited for a late copy.
+    own_ns: int = 0
+    copied: Sequence[Copied] = ()  # copies that ended since the step before
+
+
+class Stage(Protocol):
+    """Makes tensors of a session's rows."""
+
+    def step(self, timeout_s: float) -> Step:
+        """The next batch, which the caller then enters into `Session.handed`.
+
+        After an exception only `close` may be called.
+
+        Raises:
+            PrepClientError: The batch cannot come, or did not come within `timeout_s`.
+        """
+
+    def close(self) -> None:
+        """Stops reading rows, so that the ring may be unmapped."""
+
+
+def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
+    """For each row of a batch, whether it holds its sample and not a replacement."""
+    valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
+    for one in bad:
+        valid[one.position - batch.start] = False
+    return valid
+
+
+class Trim:
+    """Cuts columns of a batch to the longest row in it: see `prepserver.pipeline.op.Op.trims`."""
+
+    def __init__(self, trims: Mapping[str, str]) -> None:
+        self._trims = trims
+        self._longest: dict[int, dict[str, int]] = {}
+
+    def look(self, batch: Batch, scalars: Mapping[str, torch.Tensor]) -> None:
+        """Notes the greatest lengths in a batch while they are in host memory, where nobody waits for a device."""
+        if self._trims:
+            longest = {name: scalars[name] for name in set(self._trims.values())}
+            self._longest[batch.start] = {
+                name: max(1, int(each.max())) if len(each) else 1 for name, each in longest.items()
+            }
+
+    def cut(self, batch: Batch, fields: dict[str, Any]) -> None:
+        """Replaces the columns of the batch by views of their first places."""
+        longest = self._longest.pop(batch.start, {})
+        for column, count in self._trims.items():
+            fields[column] = fields[column][:, : longest[count]]

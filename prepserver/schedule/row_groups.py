@@ -1,0 +1,123 @@
+"""Row groups that workers keep decoded: a chunk waits for a worker that has its group, if that is sooner.
+
+Workers decode a row group of a Parquet file as a whole and keep the latest ones. A chunk whose group a worker keeps is
+set aside for it while others have chunks of other groups to make. Nobody else keeps an account of what workers have:
+this one is a guess, and a wrong one costs time only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+
+from prepserver.schedule.records import Chunk
+
+PATIENCE = 2
+"""An idle worker decodes a group again instead of waiting for this many times the time that this takes."""
+
+
+class RowGroups:
+    """The groups of a source in the order of a stream, whose neighbours mostly lie in one group.
+
+    `indices` is `prepserver.order.Order.indices`, `ends` are the ends of the groups, and a worker keeps groups of
+    `kept_rows` together.
+    """
+
+    def __init__(self, indices: Callable[[int, int], list[int]], ends: Sequence[int], kept_rows: int) -> None:
+        self._indices = indices
+        self._ends = ends
+        self._kept_rows = kept_rows
+        self._kept: defaultdict[int, OrderedDict[int, int]] = defaultdict(OrderedDict)  # rows by group, by worker
+        self._keepers: defaultdict[int, set[int]] = defaultdict(set)  # the same, workers by group
+        self.decode_ns = 0  # what a chunk takes longer if its group must be decoded
+        # Chunks that wait for a worker, by group and position. Every event looks at all groups, so not at all chunks.
+        self.aside: dict[int, dict[int, Chunk]] = {}
+
+    def anew(self) -> RowGroups:
+        """The same for another stream, of which workers keep nothing yet."""
+        return RowGroups(self._indices, self._ends, self._kept_rows)
+
+    def run(self, position: int, most: int) -> int:
+        """How many of `most` positions from this one on lie in one group."""
+        indices = self._indices(position, most)
+        begin, end = self._bounds(self._group(indices[0]))
+        return next((k for k, index in enumerate(indices) if k and not begin <= index < end), most)
+
+    def next_for(
+        self, worker: int, cut: Callable[[], Chunk | None], busy_ns: Callable[[int], int | None], *, idle: bool
+    ) -> Chunk | None:
+        """The chunk that a worker gets: one that waits for no other worker, or, if it is `idle`, one that waits long.
+
+        `cut` takes the next chunk of the stream, and `busy_ns` says how long a worker will be busy; None if it gets no
+        more.
+        """
+        for group in self.aside:
+            if not self._waits(worker, group, busy_ns):
+                return self._taken(group)
+        while (found := cut()) is not None:
+            group = self._group_at(found.position)
+            if not self._waits(worker, group, busy_ns):
+                return found
+            self.aside.setdefault(group, {})[found.position] = found
+        for group in self.aside if idle else ():
+            found_ns = (busy_ns(other) for other in self._keepers[group])
+            if min(ns for ns in found_ns if ns is not None) > PATIENCE * self.decode_ns:
+                return self._taken(group)
+        return None
+
+    @property
+    def awaited(self) -> set[int]:
+        """The workers for which chunks were set aside."""
+        return {worker for group in self.aside for worker in self._keepers[group]}
+
+    def given(self, worker: int, position: int) -> bool:
+        """Notes that a worker gets a chunk; whether it had its group."""
+        group = self._group_at(position)
+        kept = self._kept[worker]
+        had = group in kept
+        begin, end = self._bounds(group)
+        kept[group] = end - begin
+        kept.move_to_end(group)
+        self._keepers[group].add(worker)
+        while len(kept) > 1 and sum(kept.values()) > self._kept_rows:
+            self._keepers[kept.popitem(last=False)[0]].discard(worker)
+        return had
+
+    def decoded(self, ns: int) -> None:
+        """A chunk took so much longer than others, because its group was decoded for it."""
+        self.decode_ns += (max(0, ns) - self.decode_ns) // (4 if self.decode_ns else 1)
+
+    def drop(self, is_needed: Callable[[int, int], bool]) -> list[int]:
+        """Takes away the chunks set aside that nobody needs any more; who needs one needs all that follow."""
+        gone: list[int] = []
+        while self.aside:
+            group = min(self.aside, key=lambda each: next(iter(self.aside[each])))
+            chunk = next(iter(self.aside[group].values()))
+            if is_needed(chunk.position, chunk.count):
+                break
+            gone.append(self._taken(group).position)
+        return gone
+
+    def _taken(self, group: int) -> Chunk:
+        """The first chunk of a group, which waits no longer."""
+        chunks = self.aside[group]
+        chunk = chunks.pop(next(iter(chunks)))
+        if not chunks:
+            del self.aside[group]
+        return chunk
+
+    def _waits(self, worker: int, group: int, busy_ns: Callable[[int], int | None]) -> bool:
+        """Whether chunks of a group are for other workers."""
+        keepers = self._keepers[group]
+        return worker not in keepers and any(busy_ns(other) is not None for other in keepers)
+
+    def _group_at(self, position: int) -> int:
+        (index,) = self._indices(position, 1)
+        return self._group(index)
+
+    def _group(self, index: int) -> int:
+        return bisect_right(self._ends, index)
+
+    def _bounds(self, group: int) -> tuple[int, int]:
+        return (self._ends[group - 1] if group else 0), self._ends[group]
