@@ -131,7 +131,10 @@ def _found(name: str) -> Iterator[tuple[Role, str, ModuleType, Any]]:
 def _imported(name: str, module: str) -> ModuleType:
     try:
         if module.partition(".")[0] == "__main__":
-            raise ImportError("other processes cannot import what a script defines: move it into a module")
+            raise ImportError(
+                "workers cannot import what a notebook defines, and a script only by its own name: 'train:Data' for "
+                "Data in train.py"
+            )
         return importlib.import_module(module)
     except (Exception, SystemExit) as e:  # noqa: BLE001 - it is the owner's code
         frames = traceback.extract_tb(e.__traceback__)[1:]

@@ -151,7 +151,12 @@ class Attachment:
         check_copies(self._pid)
         start = replace(self.start, first=self.service.joining.first)
         self._pid = os.getpid()
-        self.feed = self._make_feed(start)
+        try:
+            self.feed = self._make_feed(start)
+        except InvalidSpec as e:
+            if e.field == "position" and self.listing is not None:  # of another listing: this one ends before it
+                raise self._changed(self._spec.source.place, f"{self.listing.samples} samples, and now {e}") from e
+            raise
         parts: list[Any] = [self.feed]
         self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
         try:
@@ -214,14 +219,17 @@ class Attachment:
             if start.position is not None:
                 file = "a file of an op, or " if self._spec.pipeline.files else ""
                 what = f"{file}the code of a plug-in{',' * bool(file)}" if was.code != now.code else place
-                raise SourceChanged(
-                    f"{what} has changed since epoch {start.epoch} of this job began, or is another one: it had "
-                    f"{numbers}. To resume at the same place, restore the dataset; to use the new one, call "
-                    f"set_epoch({start.epoch + 1}), or begin without load_state_dict and call set_epoch({start.epoch}) "
-                    f"to restart epoch {start.epoch}"
-                )
+                raise self._changed(what, numbers)
             log.warning("%s has changed: it had %s; epoch %d reads the new samples", place, numbers, start.epoch)
         self.listing = now
+
+    def _changed(self, what: str, numbers: str) -> SourceChanged:
+        epoch = self.start.epoch
+        return SourceChanged(
+            f"{what} has changed since epoch {epoch} of this job began, or is another one: it had {numbers}. To resume "
+            f"at the same place, restore the dataset; to use the new one, call set_epoch({epoch + 1}), or begin "
+            f"without load_state_dict and call set_epoch({epoch}) to restart epoch {epoch}"
+        )
 
     def detach(self) -> None:
         """Detaches; the next attachment begins at `start`."""

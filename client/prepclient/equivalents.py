@@ -11,7 +11,7 @@ from prepclient.errors import InvalidSpec
 
 _ARGUMENTS = {
     "num_workers": "`prepserver start --workers N` sets the workers for all jobs of the machine; workers=N starts a "
-    "private daemon where none runs",
+    "private daemon where none runs, inline=True makes the rows in this process",
     "pin_memory": "leave it out: device='cuda' page-locks the daemon's memory and copies batches ahead",
     "pin_memory_device": "device='cuda' names the device that batches are copied to",
     "persistent_workers": "leave it out: the daemon's workers outlive epochs and jobs",

@@ -103,7 +103,7 @@ def check_cache(cache: object, pipeline: Pipeline) -> str:
     if cache is None:
         return ""
     is_word = isinstance(cache, str) and "/" not in cache
-    if is_word and cache not in ("encoded", "decoded"):
+    if not isinstance(cache, str | os.PathLike) or (is_word and cache not in ("encoded", "decoded")):
         raise SpecError("cache", cache, "'encoded', 'decoded', the path of a folder with a slash, or None")
     name = str(cache) if is_word else absolute("cache", cache)
     wanted(name, pipeline)

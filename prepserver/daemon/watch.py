@@ -204,7 +204,7 @@ class Watch:
             images_per_s=per_s(("images", number)) or 0.0,
             waiting=1.0 if cursor.waits else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
-            waits_for=self._named(self.rates.sums(number, "waits ")),
+            waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
             workers=len(seats),
             workers_busy=self._mean("busy", tickets, span_s),
             workers_run=self._mean("ran", tickets, span_s),
@@ -225,12 +225,12 @@ class Watch:
         total = sum(self.rates.per_s((name, ticket), span_s) or 0.0 for ticket in tickets)
         return min(1.0, total / len(tickets)) if tickets else 0.0
 
-    def _named(self, waits: dict[str, float]) -> dict[str, float]:
-        """With the names of jobs, which people know, for their numbers."""
+    def _named(self, waits: dict[str, float], job: str) -> dict[str, float]:
+        """With the names of jobs, which people know, for their numbers; clients of one script often share a name."""
         found: dict[str, float] = {}
         for cause, times in waits.items():
             if cause.startswith("job ") and (slow := self._attachments.get(int(cause[4:]))) is not None:
-                cause = f"job {slow.attach.job}"
+                cause = f"job {slow.attach.job}" + f" (id {slow.cursor})" * (slow.attach.job == job)
             if times > 0:
                 found[cause] = found.get(cause, 0.0) + times
         return found

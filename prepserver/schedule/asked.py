@@ -176,11 +176,12 @@ def line_of(attach: Attach, samples: int, epoch_start: int, position: int, rank:
     Raises:
         Refusal: There are none.
     """
-    shape = (attach.batch_size, attach.drop_last, rank, attach.world_size)
+    shape, shard = (attach.batch_size, attach.drop_last, rank, attach.world_size), shard_of(attach)
     try:
-        return BatchLine(samples, epoch_start, position, *shape, rounds, shard_of(attach), attach.batching)
+        return BatchLine(samples, epoch_start, position, *shape, rounds, shard, attach.batching)
     except ValueError as e:
-        raise Refusal("spec", str(e), "batch_size") from e
+        is_inside = epoch_start <= position <= epoch_start + shard.positions(samples)
+        raise Refusal("spec", str(e), "batch_size" if is_inside else "position") from e
 
 
 def rows_had(attach: Attach, samples: int) -> int:

@@ -29,6 +29,12 @@ def more(tree: ImageFolder) -> None:
     (Path(tree.root) / "cats" / "one_more.jpg").write_bytes(jpeg(99))
 
 
+def fewer(tree: ImageFolder) -> None:
+    """So few that the epoch ends before any place in the middle of it."""
+    for photo in sorted(Path(tree.root).glob("*/*.jpg"))[3:-3]:
+        photo.unlink()
+
+
 def other(tree: ImageFolder) -> None:
     """As many samples as before."""
     cats = Path(tree.root) / "cats"
@@ -80,9 +86,14 @@ def test_a_state_of_other_samples_is_refused(inline: bool, server: Server, tree:
         client.load_state_dict(state)
         with pytest.raises(SourceChanged, match="40 samples"):
             next(iter(client))
+        later = {**state, "position": state["epoch_start"] + 12}
         del state["source"]  # as older releases saved it
         client.load_state_dict(state)
         assert len(read(client)) == 35
+        fewer(moved)
+        client.load_state_dict(later)
+        with pytest.raises(SourceChanged, match=r"40 samples.*set_epoch\(0\) to restart epoch 0"):
+            next(iter(client))
 
 
 @pytest.mark.parametrize("change", [more, other])

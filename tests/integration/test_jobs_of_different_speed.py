@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from prepclient import Joining, PrepClient, RandomResizedCrop, SyntheticImages
 from tests.support.client_process import rows_of
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -107,6 +108,25 @@ def test_with_wait_the_others_wait(server: Server, expected: list[list[tuple[int
         assert got_quick == got_slow == expected[0]
         (stream,) = server.status()["streams"]
         assert stream["sharing_factor"] > 1.5
+
+
+def test_a_verdict_tells_clients_of_one_name_apart(server: Server) -> None:
+    """Clients of one script have one name, unless it names them."""
+    with client(server, "same", "wait", batch_size=5) as slow, client(server, "same", "wait", batch_size=5) as quick:
+        slow_batches, quick_batches = iter(slow), iter(quick)
+        next(slow_batches)
+        reader = threading.Thread(target=list, args=(quick_batches,))
+        reader.start()
+
+        def causes() -> list[list[str]]:
+            return [job["verdict"]["causes"] for job in server.status()["jobs"]]
+
+        held_up_by = [f"job same (id {server.status()['jobs'][0]['id']})"]
+        try:
+            wait_until(lambda: held_up_by in causes(), why=causes)
+        finally:
+            slow.close()
+            reader.join(PATIENCE_S)
 
 
 def test_jobs_that_meet_again_share_again(server: Server, expected: list[list[tuple[int, str]]]) -> None:

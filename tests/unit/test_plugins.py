@@ -73,7 +73,7 @@ def test_a_module_lists_its_plugins_and_objects_are_told_apart(module: Callable[
         ("", "broken:x", "module broken has no x"),
         ("x = 3", "broken:x", "'x' is no op: it must be callable"),
         ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "and its name 1 to 64"),
-        ("", "__main__:x", "move it into a module"),
+        ("", "__main__:x", "a script only by its own name"),
         ("", "nowhere_at_all", "No module named 'nowhere_at_all'"),
         ("", ".relative", "TypeError"),
         ("prepserver_ops = {str(n): print for n in range(65)}", "broken", "65 plug-ins are more than 64"),

@@ -172,6 +172,12 @@ def test_a_runtime_directory_is_a_path() -> None:
         client(runtime_dir=3)
 
 
+@pytest.mark.parametrize("cache", [True, 3, "memory"])
+def test_what_is_no_cache_says_what_to_write(cache: Any) -> None:
+    with pytest.raises(InvalidSpec, match=f"cache = '?{cache}'?: 'encoded', 'decoded', the path of a folder"):
+        client(cache=cache)
+
+
 @pytest.mark.parametrize(
     ("op", "instead"),
     [
