@@ -203,3 +203,8 @@ def test_the_columns_of_a_packed_dataset_travel_with_it() -> None:
     assert list(spec.columns) == ["caption", "label"]
     with pytest.raises(SpecError, match="columns names the mask"):
         Packed("/data/packed", masks=True, columns=spec.columns)
+
+
+@pytest.mark.parametrize("name", ["", "/index-1a2b.packed"])
+def test_the_folder_of_a_packed_dataset_is_known_by_its_index(name: str) -> None:
+    assert Packed(f"https://host/packed{name}").folder == "https://host/packed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from prepserver.pipeline import kinds
@@ -68,6 +69,16 @@ def test_a_spec_that_cannot_be_names_its_field(make: Any, field: str) -> None:
     with pytest.raises(SpecError) as caught:
         make()
     assert caught.value.field == field
+
+
+def test_declared_columns_need_no_file_that_is_here(tmp_path: Path) -> None:
+    """Only the daemon may have it; one that is here is looked into."""
+    given = tmp_path / "a.npz"
+    columns = {"x": kinds.Array((2,), "float32"), "y": kinds.Scalar("int64")}
+    assert Arrays(given, columns=columns).files == {"x": str(given), "y": str(given)}
+    np.savez(given, x=np.zeros((3, 2), np.float32))
+    with pytest.raises(SpecError, match="is no column; there are: x"):
+        Arrays(given, columns=columns)
 
 
 def test_what_came_over_the_wire_is_checked(tmp_path: Path) -> None:
