@@ -64,9 +64,10 @@ class Attachments(dict[int, Attachment]):
         while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
             attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST]))
             bad = bad[_BAD_ROWS_MOST:]
-        attachment.told.append(Told(time.monotonic_ns(), announce.upto))
+        now_ns = time.monotonic_ns()
         if attachment.peer.send(Ready(announce.upto, bad)):
-            # The client waits, so the ledger, whose thread needs this interpreter, comes second.
+            # The client waits, so all else comes second, above all the ledger, whose thread needs this interpreter.
+            attachment.told.append(Told(now_ns, announce.upto))
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
         else:
             log.warning("job %r has left too many messages unread and must attach again", attachment.attach.job)

@@ -37,6 +37,8 @@ def canonical(field: str, value: str) -> str | None:
     Raises:
         SpecError: It has a user, a password or a query, no bucket or host, or a path with ``..``.
     """
+    if ":/" not in value:  # nearly every path of a table
+        return None
     found = _URL.fullmatch(value)
     if found is None:
         if re.match(r"(s3|gs|az|https?):/[^/]", value):

@@ -24,13 +24,13 @@ from prepserver.schedule.lag import LagWatch, left_out, still_holds
 from prepserver.schedule.meeting import Meetings
 from prepserver.schedule.pace import slow_partings
 from prepserver.schedule.parting import Partings, Steps
-from prepserver.schedule.records import Job
+from prepserver.schedule.records import Job, Took
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.strikes import PUT_AWAY_MOST, Strikes
 from prepserver.schedule.table import Table
 from prepserver.schedule.twice import Twice
-from prepserver.schedule.workers import BARRED_S, SLOW_NS, TASKS_PER_WORKER, Workers
+from prepserver.schedule.workers import BARRED_S, SLOW_NS, TASKS_PER_WORKER, Task, Workers
 
 
 class Coordinator:
@@ -54,7 +54,7 @@ class Coordinator:
         self._lag = LagWatch(chunk_rows)
         self._paused: Steps | None = None  # until the answer to `MakeRing`
         self._undone: list[Action] = []  # decided before an unforeseen error
-        self._gives_later = False
+        self._made: tuple[Stream, Task, Took] | None = None  # by the last event: its stream, and what it cost
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action] | Steps]] = {
             events.ChunkMade: self._chunk_made,
             events.Released: self._released,
@@ -80,11 +80,23 @@ class Coordinator:
     def later(self) -> Iterator[Action]:
         """What else follows from the last event; begin when its actions are carried out.
 
-        These are new chunks after one was made. Jobs wait for the announcement, and workers have another chunk.
+        After a chunk was made this is what it cost, and new chunks: jobs wait for the announcement, and workers have
+        another chunk.
         """
-        if self._gives_later:
-            self._gives_later = False
-            yield from self._dispatch.give_out()
+        if self._made is None:
+            return
+        (stream, task, took), self._made = self._made, None
+        self.rows_made += task.chunk.count
+        if stream.failed or stream.put_away:
+            for lane in (None, *task.chunk.lanes):
+                stream.failed.pop(lane, None)
+            for lane in task.chunk.lanes:
+                stream.put_away.pop(lane, None)
+        stream.took(task.chunk, took, decoded=task.decodes)
+        # A stream does not pay for the minute in which its worker was suspended.
+        stream.served_ns += min(took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
+        self.strikes.acquit(stream, task.chunk)
+        yield from self._dispatch.give_out()
 
     def _run(self, steps: list[Action] | Steps, answer: events.RingMade | events.RingRefused | None) -> list[Action]:
         self._paused = None
@@ -190,17 +202,7 @@ class Coordinator:
         stream = None if task is None else self.table.streams.get(task.stream)
         if task is None or stream is None:
             return self._dispatch.give_out()
-        self.rows_made += task.chunk.count
-        if stream.failed or stream.put_away:
-            for lane in (None, *task.chunk.lanes):
-                stream.failed.pop(lane, None)
-            for lane in task.chunk.lanes:
-                stream.put_away.pop(lane, None)
-        stream.took(task.chunk, event.took, decoded=task.decodes)
-        # A stream does not pay for the minute in which its worker was suspended.
-        stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
-        self.strikes.acquit(stream, task.chunk)
-        self._gives_later = True
+        self._made = stream, task, event.took
         return self._twice.made(stream, task, event.bad)
 
     def _chunk_failed(self, event: events.ChunkFailed, now_s: float) -> list[Action]:

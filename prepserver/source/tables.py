@@ -29,8 +29,8 @@ class TableSource(LinesSource):
 
     def __init__(self, container: Container, spec: Any, roots: Roots) -> None:
         super().__init__(container, spec, roots)
-        self._columns = list(spec.columns.items())
-        self._images = [place for place, (_, kind) in enumerate(self._columns) if isinstance(kind, Image | Mask)]
+        self._columns = [(column, kind, isinstance(kind, Image | Mask)) for column, kind in spec.columns.items()]
+        self._images = [place for place, (*_, is_image) in enumerate(self._columns) if is_image]
         self._follows = bool(self._images) and is_url(spec.root or self._files[0])
         self.reads_ahead = self.reads_ahead or self._follows
         self._ahead: dict[int, tuple[int, int, int]] = {}  # where lines lie whose images are still to be asked for
@@ -47,8 +47,8 @@ class TableSource(LinesSource):
             self._ahead.pop(index, None)
             self._follow()
         file, values = self._taken.pop(index) if index in self._taken else self._values(index)
-        for (column, kind), given in zip(self._columns, values, strict=True):
-            if not isinstance(kind, Image | Mask):
+        for (column, kind, is_image), given in zip(self._columns, values, strict=True):
+            if not is_image:
                 record[column] = self.convert(column, kind, given)
                 continue
             path = self._image_path(file, column, given)
@@ -86,7 +86,7 @@ class TableSource(LinesSource):
     def label(self, index: int) -> int:
         """As `Source.label`: nothing else of the line is converted, and no file is read."""
         _, values = self._values(index)
-        for (column, kind), given in zip(self._columns, values, strict=True):
+        for (column, kind, _), given in zip(self._columns, values, strict=True):
             if column == self._label:
                 return int(self.convert(column, kind, given))
         return 0

@@ -30,7 +30,7 @@ class Histories(RuleBasedStateMachine):
     def begin(self, chunk_rows: int, workers: int, slow: bool, groups: bool) -> None:
         self.world = World(chunk_rows, validates=True)
         if groups:
-            self.world.row_groups, self.world.decode_ns = (5, 12, 20, N), 10**9
+            self.world.row_groups, self.world.decode_ns = (5, 12, 20, N), 10**8
         if slow:  # the second pipeline, with which a user parts from others
             self.world.sample_ns, self.world.shared_ns = {1: 600 * 10**6}, 100 * 10**6
         for _ in range(workers):
