@@ -56,6 +56,11 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
         assert "hidden" not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["/data/x", "a:/b", "ftp://host/x"])
+def test_a_path_is_no_url(path: str) -> None:
+    assert canonical("root", path) is None
+
+
 def test_a_path_object_that_swallowed_a_slash_is_refused() -> None:
     with pytest.raises(SpecError, match="as a str"):
         ImageFolder(pathlib.Path("s3://bucket/x"))
