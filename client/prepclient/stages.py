@@ -94,8 +94,8 @@ class HostStage:
             numbers = self._drawing(batch.start, session.line.n, scalars)
             drawn = iter(self._drawing.split(numbers))
             scalars |= self._drawing.softened(scalars, numbers)
-        for (finisher, parts, made), numbers_of in zip(ahead.unmade, drawn, strict=False):
-            finisher.fill(made, parts, numbers_of)
+        for (finisher, parts, made), its_numbers in zip(ahead.unmade, drawn, strict=False):
+            finisher.fill(made, parts, its_numbers)
         fields = ahead.fields
         fields |= scalars
         self._trim.look(batch, scalars)

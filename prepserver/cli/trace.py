@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.cli.ask import ask
 from prepserver.protocol.messages import AskStatus
@@ -24,6 +25,11 @@ def trace(arguments: argparse.Namespace) -> int:
     ask(arguments.runtime_dir, AskStatus())  # without a daemon there is nothing to wait for
     time.sleep(arguments.seconds)
     found = ask(arguments.runtime_dir, AskStatus(since_ns))[0]
+    if any("told" not in job for job in found["jobs"]):
+        raise exits.CommandError(
+            f"the daemon is release {found['version']}, which notes less than a trace of {__version__} shows: use the "
+            "prepserver of its release, or start this one with --replace"
+        )
     chunks = [MadeChunk(*each) for each in found["chunks"]]
     made = Trace(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_REALTIME))
     flows: dict[MadeChunk, list[int]] = {}

@@ -42,8 +42,8 @@ MAX_ROOTS = 32  # they fit into one message
 MAX_PLUGINS = 64
 """Most plug-ins in one process."""
 
-MAX_ROW_GROUPS = 4096
-"""Most row groups of a source that the daemon tells apart."""
+MAX_ROW_GROUPS = 2048
+"""Most row groups of a source that the daemon tells apart: their ends and many class names fit into one message."""
 
 Indices = Annotated[list[Count], Size(4096)]
 MAX_OPS_NS = 256
@@ -221,8 +221,8 @@ class Indexed:
     places: Places = field(default_factory=list)
     files: Words = field(default_factory=list)  # digests of the content of the requested files; `places` covers them
     classes: ClassNames = field(default_factory=list)  # as in `Welcome`
-    row_groups: Annotated[list[Count], Size(MAX_ROW_GROUPS)] = field(default_factory=list)
-    kept_rows: Count = 0
+    row_groups: Annotated[list[Count], Size(MAX_ROW_GROUPS)] = field(default_factory=list)  # their ends, in samples
+    kept_rows: Count = 0  # samples of row groups that a worker keeps decoded
 
     @property
     def key(self) -> str:

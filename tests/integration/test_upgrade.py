@@ -161,6 +161,8 @@ def test_the_last_release_works_with_this_one(client_process: Start, release: tu
         jobs = Jobs(old, new)
         jobs.read(2)
         assert (old.version, new.version, server.status()["version"]) == (version, __version__, version)
+        trace = ("trace", "--seconds", "0.1", "-o", os.devnull, "--runtime-dir", str(server.runtime_dir))
+        assert f"the daemon is release {version}" in cli(*trace).stderr
 
         # This release takes over in the middle of an epoch, while both read.
         daemon = server.another("--replace", env={"PYTHONPATH": environment()["PYTHONPATH"]})
