@@ -1,7 +1,8 @@
 """How many images/s does a job get from an object store that answers after 50 ms, as a ratio to local files?
 
-The same photos, once as files and once as objects of a store on this machine that waits 50 ms before each answer; two
-workers, RandomResizedCrop(224) and a flip, batches of 64, shuffled. Both are measured in each round, on one daemon.
+The same photos, once as files and once as objects of a store on this machine that waits 50 ms before each answer;
+RandomResizedCrop(224) and a flip, batches of 64, shuffled. Both are measured in each round, on one daemon: with the
+usual workers, which take all cores here, and with half of them, which leave cores for the network.
 
 The store shares the workers' cores, and a real one does not. Its CPU time for an image is in a column of its own, and
 a second ratio leaves it out: images for each CPU second of daemon, workers and job, which is what decides where all
@@ -53,15 +54,19 @@ def measure(run: Run) -> Figures:
     remote = run.scratch / "objects.txt"
     remote.write_text("".join(f"s3://bench{line}" for line in local.read_text().splitlines(keepends=True)))
     rounds: list[list[dict[str, Any]]] = []
+    counts = [run.workers, max(1, run.workers // 2)]
     with _store() as (pid, env):
         os.environ.update(env)  # the daemon inherits it
-        with running_server(run.scratch, run.workers, roots=("s3://bench",)) as server:
-            for _ in range(run.rounds(5)):
-                rounds.append([])
-                for place, listed in zip(_PLACES, (local, remote), strict=True):
-                    taken = _taken(server, listed, pid, *((1.0, 1.0) if run.smoke else (3.0, 5.0)))
-                    rounds[-1].append({"place": place, **taken})
-    return {"workers": run.workers, "rounds": rounds}
+        for number in range(run.rounds(5)):
+            rounds.append([])
+            for workers in counts:
+                scratch = run.scratch / f"{number}-{workers}"
+                scratch.mkdir()
+                with running_server(scratch, workers, roots=("s3://bench",)) as server:
+                    for place, listed in zip(_PLACES, (local, remote), strict=True):
+                        taken = _taken(server, listed, pid, *((1.0, 1.0) if run.smoke else (3.0, 5.0)))
+                        rounds[-1].append({"place": place, "workers": workers, **taken})
+    return {"workers": run.workers, "counts": counts, "rounds": rounds}
 
 
 def _taken(server: Server, listed: Path, store: int, warm_s: float, window_s: float) -> dict[str, float]:
@@ -89,18 +94,20 @@ def _taken(server: Server, listed: Path, store: int, warm_s: float, window_s: fl
 def sheets(result: Figures) -> list[Sheet]:
     rounds = result["rounds"]
     sheet = Sheet(
-        f"{result['workers']} workers, one job; CPU ms per image",
-        ("photos are", "images/s", "daemon and workers", "job", "store"),
+        "One job; CPU ms per image", ("workers", "photos are", "images/s", "daemon and workers", "job", "store")
     )
-    for place in _PLACES:
-        which = {"place": place}
-        costs = [spread(values(rounds, figure, which), ".3f") for figure in ("cpu_ms", "job_ms", "store_ms")]
-        sheet.rows.append((place, spread(values(rounds, "images_per_s", which)), *costs))
-    cells = {"place": "objects"}, {"place": "files"}
-    ratios = [
-        Target("images/s, objects / files", "images_per_s", *cells, 0.8),
-        Target("images per CPU second without the store's, objects / files", "images_per_cpu_s", *cells),
-    ]
+    ratios = []
+    for workers in result["counts"]:
+        count = f"{workers} worker{'s' * (workers > 1)}"
+        for place in _PLACES:
+            which = {"place": place, "workers": workers}
+            costs = [spread(values(rounds, figure, which), ".3f") for figure in ("cpu_ms", "job_ms", "store_ms")]
+            sheet.rows.append((str(workers), place, spread(values(rounds, "images_per_s", which)), *costs))
+        cells = {"place": "objects", "workers": workers}, {"place": "files", "workers": workers}
+        ratios += [
+            Target(f"images/s, objects / files, {count}", "images_per_s", *cells, 0.8),
+            Target(f"images per CPU second without the store's, {count}", "images_per_cpu_s", *cells),
+        ]
     return [sheet, target_sheet("Object store with 50 ms", rounds, ratios)]
 
 
