@@ -20,7 +20,10 @@ def digests(paths: Sequence[str], roots: Roots | None = None) -> list[str]:
         try:
             found.append(hashlib.sha256(read_regular_file(os.fsencode(path), roots=roots)).hexdigest())
         except SampleError as error:
-            raise SourceError(f"the file {printable(path)} of an op cannot be used: {error.reason}") from error
+            reason = error.reason
+            if isinstance(error.__cause__, FileNotFoundError):  # a name from a hub, perhaps
+                reason = "there is no such file on the server's machine, and nothing is downloaded"
+            raise SourceError(f"the file {printable(path)} of an op cannot be used: {reason}") from error
     return found
 
 

@@ -167,7 +167,7 @@ def test_a_tokenizer_that_cannot_be_used_is_named(server: Server, tmp_path: Path
     (tmp_path / "a.txt").write_text("a\nb\n")
     (tmp_path / "bad.json").write_text("{}")
     for name, error, said in (
-        ("none.json", SourceUnavailable, r"none\.json of an op cannot be used: the file is gone"),
+        ("none.json", SourceUnavailable, r"none\.json of an op cannot be used: there is no such file"),
         ("bad.json", InvalidSpec, r"bad\.json is no tokenizer of Hugging Face's tokenizers"),
     ):
         ops = [Tokenize(tmp_path / name), PadTokens(5)]

@@ -166,6 +166,6 @@ def test_a_file_must_lie_in_the_roots(tmp_path: Path) -> None:
     for outside in (path, tmp_path / "in" / "link", tmp_path / "missing"):
         with pytest.raises(OutsideRootsError):
             opfiles.digests([str(outside)], roots)
-    with pytest.raises(SourceError, match="missing of an op cannot be used: the file is gone"):
+    with pytest.raises(SourceError, match="missing of an op cannot be used: there is no such file"):
         opfiles.digests([str(tmp_path / "in" / "missing")], roots)
     assert opfiles.places([str(tmp_path / "in" / "link")]) == [str(tmp_path)]
