@@ -148,6 +148,8 @@ def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tup
             raise ValueError
         kind = header[156:157]
         length = int(given[b"size"]) if b"size" in given and kind in _REGULAR else _number(header[124:136])
+        if length < 0:  # the next header would lie before this one
+            raise ValueError
     except ValueError:
         raise SourceError(f"{path} is damaged, or no tar: there is no header at byte {at} of {size}") from None
     if at + _BLOCK + length > size:
@@ -157,10 +159,7 @@ def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tup
 
 def _number(text: bytes) -> int:
     """Return a number in octal, or in base 256 as GNU writes it; raise ValueError for anything else."""
-    number = int.from_bytes(text[1:], "big") if text[0] == 0x80 else int(text.strip(b"\0 ") or b"0", 8)
-    if number < 0:
-        raise ValueError(number)
-    return number
+    return int.from_bytes(text[1:], "big") if text[0] == 0x80 else int(text.strip(b"\0 ") or b"0", 8)
 
 
 def _name(header: bytes) -> bytes:

@@ -97,6 +97,16 @@ def test_whatever_is_written_is_read(
                 source.read(number)
 
 
+def test_a_negative_size_in_a_pax_header_is_damage(tmp_path: Path) -> None:
+    """By its number of bytes the next header would be that pax header again."""
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("a.jpg")
+        member.pax_headers = {"size": str(-3 * tarfile.BLOCKSIZE)}
+        archive.addfile(member)
+    with pytest.raises(SourceError, match="is damaged, or no tar: there is no header at byte 1024"):
+        build_index(Tar(tmp_path / "a.tar", label=None), tmp_path / "cache")
+
+
 def test_what_an_older_release_listed_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.tar", {"a.jpg": b"a", "a.cls": b"0"})
     os.utime(tmp_path / "a.tar", (0, 0))
