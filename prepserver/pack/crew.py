@@ -87,8 +87,8 @@ class Crew:
                 if not events:
                     idle()
                 for key, _ in events:
-                    answer = self._take(key.data)
-                    waiting[answer.sample] = answer
+                    if (answer := self._take(key.data)) is not None:
+                        waiting[answer.sample] = answer
                 while due in waiting:
                     yield waiting.pop(due)
                     due += 1
@@ -110,7 +110,7 @@ class Crew:
         self._hands.add(hand)
         self._selector.register(ours, selectors.EVENT_READ, hand)
 
-    def _take(self, hand: _Hand) -> Answer:
+    def _take(self, hand: _Hand) -> Answer | None:
         try:
             sample, ok, read_bytes, text_bytes, record_bytes = _ANSWER.unpack(_receive(hand.sock, _ANSWER.size))
             text = _receive(hand.sock, text_bytes).decode()
@@ -120,17 +120,19 @@ class Crew:
         hand.given.remove(sample)
         return Answer(sample, ok, read_bytes, text, record)
 
-    def _replace(self, hand: _Hand) -> Answer:
-        """Replace a process that died. Samples are taken in turn, so the first that it had killed it."""
+    def _replace(self, hand: _Hand) -> Answer | None:
+        """Replace a process that died. Samples are taken in turn, so the first that it had killed it, if it had any."""
         self._selector.unregister(hand.sock)
         hand.sock.close()
         self._hands.remove(hand)
         _, status = os.waitpid(hand.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         ended = f"signal {-code}" if code < 0 else f"exit status {code}"
-        sample = hand.given.popleft()
-        self._again.extend(hand.given)
         self._hire()
+        if not hand.given:
+            return None
+        sample, *others = hand.given
+        self._again.extend(others)
         return Answer(sample, False, 0, f"the process that packed it died ({ended})", b"")
 
     def _dismiss(self) -> None:

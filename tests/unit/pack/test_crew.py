@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,29 @@ def test_a_dead_process_is_replaced_and_only_its_sample_is_bad() -> None:
     assert [answer.sample for answer in answers] == list(range(20))
     bad = {answer.sample: answer.text for answer in answers if not answer.ok}
     assert bad == dict.fromkeys((0, 6, 7), "the process that packed it died (signal 9)")
+
+
+def test_a_process_that_dies_with_nothing_in_hand_takes_no_sample_with_it(tmp_path: Path) -> None:
+    slow, fast, done = (tmp_path / name for name in ("slow", "fast", "done"))
+
+    def work(sample: int) -> tuple[int, Transcoded]:
+        (fast if sample else slow).write_text(str(os.getpid()))
+        while sample == 0 and not done.exists():
+            time.sleep(0.01)
+        return as_bytes(sample)
+
+    idle_pids: list[int] = []
+
+    def idle() -> None:  # all that may be begun before sample 0 is done
+        if idle_pids:
+            done.touch()
+        else:
+            assert slow.exists()
+            idle_pids.append(int(fast.read_text()))
+            os.kill(idle_pids[0], signal.SIGKILL)
+
+    answers = list(Crew(work, 2).run(0, 50, idle))
+    assert [(answer.sample, answer.ok) for answer in answers] == [(sample, True) for sample in range(50)]
 
 
 def test_nobody_is_left_behind_when_the_one_who_asks_stops_early() -> None:
