@@ -54,8 +54,8 @@ class LogFile:
             size = os.fstat(self._fd).st_size
             if size > ASIDE_BYTES or (size and _head(os.pread(self._fd, 4096, 0)) != Job(VERSION, job, uid)):
                 os.replace(self.path, aside(self.path))
-                os.close(self._fd)
-                self._fd = self._open()
+                older, self._fd = self._fd, self._open()
+                os.close(older)
             data = os.pread(self._fd, MAX_FILE_BYTES + 1, 0)
             self._lines = data.count(b"\n")
             self._size = data.rfind(b"\n") + 1  # a line without an end is overwritten

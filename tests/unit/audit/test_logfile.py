@@ -60,6 +60,28 @@ def test_a_large_log_is_put_aside_once_and_read_with_the_next(tmp_path: Path, mo
     assert [each[1] for each in records(tmp_path)] == [Left(1, "two" * 30), Left(1, "three" * 30)]
 
 
+def test_a_log_that_another_daemon_takes_as_it_is_put_aside_stays_open_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logfile, "ASIDE_BYTES", 100)
+    log = LogFile(tmp_path, "a", 7)
+    log.append(Left(1, "t" * 90))
+    log.close()
+    others: list[LogFile] = []
+
+    class Late(LogFile):
+        def _open(self) -> int:
+            if hasattr(self, "_fd"):  # the second time, after it was put aside
+                others.append(LogFile(tmp_path, "a", 7))
+            return super()._open()
+
+    with pytest.raises(OSError, match="another daemon"):
+        Late(tmp_path, "a", 7)
+    others[0].append(Left(1, "u"))
+    others[0].close()
+    assert records(tmp_path)[1][1:] == [Left(1, "u")]
+
+
 def test_a_log_never_grows_past_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logfile, "MAX_FILE_BYTES", 1000)
     log = LogFile(tmp_path, "a", 7)
