@@ -87,8 +87,8 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         return Values(column, kind, array)
     flat = array
     for side in shape:
-        lengths = flat.value_lengths().to_numpy(zero_copy_only=False)
-        if flat.null_count or not hasattr(flat.type, "value_type") or not bool((lengths == side).all()):
+        is_list = hasattr(flat, "value_lengths") and not flat.null_count
+        if not (is_list and bool((flat.value_lengths().to_numpy(zero_copy_only=False) == side).all())):
             return Values(column, kind, array)  # which finds out which rows are bad
         flat = flat.flatten()
     if hasattr(flat.type, "value_type") or (shape and flat.null_count):

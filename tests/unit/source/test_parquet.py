@@ -127,6 +127,12 @@ def test_a_row_that_is_not_of_the_kind_is_bad_alone(kind: Kind, values: pa.Array
     source.read(1)
 
 
+def test_lists_of_fewer_dimensions_than_declared_are_bad(tmp_path: Path) -> None:
+    source = one(tmp_path, Array((2, 3)), pa.array([[1.0, 2.0], [3.0, 4.0]]))
+    with pytest.raises(SampleError, match=r"its x is .*, and must be numbers of type float32 in the shape \[2, 3\]"):
+        source.read(0)
+
+
 def test_numbers_are_read_in_blocks_of_any_order(tmp_path: Path) -> None:
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     table = pa.table({"v": pa.FixedSizeListArray.from_arrays(rows.ravel(), 2), "n": pa.array(range(20))})
