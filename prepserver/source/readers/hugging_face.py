@@ -121,9 +121,10 @@ def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[
 def _splits(folder: str, roots: Roots) -> list[str]:
     """Return the names of the splits in a folder; none where it is no dataset of several splits."""
     try:
-        return list(_json(f"{folder}/dataset_dict.json", roots).get("splits", ()))
+        splits = _json(f"{folder}/dataset_dict.json", roots).get("splits")
     except SourceError:
         return []
+    return splits if isinstance(splits, list) else []
 
 
 def _json(path: str, roots: Roots) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
         (lambda d: (d / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'), "names no files"),
         (lambda d: (d / "state.json").write_text('{"_data_files": 3}'), "names no files"),
         (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": ["a", "b"]}'), "one: .*/a, .*/b"),
+        (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": 3}'), "state.json does not exist"),
         (lambda d: _first(d).write_bytes(b""), "is empty: write the dataset again"),
         (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or no Arrow stream"),
         (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or no Arrow stream"),
