@@ -81,8 +81,8 @@ class IndexCache:
         for path in self._newest_first(f"{key}-*.idx"):
             try:
                 yield path, Container(path)
-            except BrokenContainerError:
-                path.unlink(missing_ok=True)
+            except BrokenContainerError as error:
+                discard(error, self.folder)
             except OSError:
                 continue  # somebody else removed it, or the disk fails: a new index serves as well
 

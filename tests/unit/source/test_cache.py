@@ -54,6 +54,12 @@ def test_a_broken_file_is_passed_over_and_removed(cache: IndexCache) -> None:
     assert not bad.exists()
 
 
+def test_a_broken_file_that_cannot_be_removed_is_passed_over(cache: IndexCache) -> None:
+    good = publish(cache, 1)
+    (cache.folder / f"{KEY}-{'0' * 32}.idx").mkdir()
+    assert [path for path, _ in cache.candidates(KEY)] == [good]
+
+
 def test_old_states_are_tidied_away_but_the_newest_eight(cache: IndexCache) -> None:
     for state in range(12):
         publish(cache, state, age_s=100 - state)
