@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prepserver.cli.exits import FAILED, OK, USAGE, CommandError
 from prepserver.config import ConfigError, auto_workers, parse_bytes, parse_workers
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pack.expression import source_from
 from prepserver.pack.report import report_for
 from prepserver.pack.run import Options, Summary

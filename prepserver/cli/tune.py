@@ -23,7 +23,7 @@ from prepserver.cli.keys import keys_at_once, pressed
 from prepserver.cli.table import console, print_json
 from prepserver.config import auto_most_workers
 from prepserver.demo.processes import DemoFailure
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pack.expression import ops_from, source_from
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline

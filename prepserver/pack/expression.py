@@ -11,7 +11,7 @@ import difflib
 import os
 from typing import Any
 
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pipeline.declared import KINDS
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.source.readers.packed import PLAN_NAME
 
 _VERSION = 1

@@ -17,8 +17,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from prepserver.pack import PackError
 from prepserver.pack.crew import Answer, Crew, UnreadableError
-from prepserver.pack.errors import PackError
 from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.protocol.packed import HEAD_BYTES, SKIPPED, BrokenRecordError, Head, is_whole, read_head, sample_crc
 from prepserver.source import Source
 from prepserver.source.container import write_container

@@ -14,7 +14,7 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
 from prepserver.source.reader import ScanningReader
-from prepserver.source.roots import ANYWHERE, Roots
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source, file_stamp, read_regular_file, remote_bytes
 from prepserver.source.storage import remote
 
@@ -165,22 +165,6 @@ def _links_in(folder: bytes) -> frozenset[bytes] | None:
         return None
 
 
-class FileTableReader(ScanningReader):
-    """A reader of listed files, whose index is made from a `FileTable`."""
-
-    source: Callable[[Container, Any, Roots], Source] = staticmethod(
-        lambda container, _spec, roots: FileSource(container, roots)
-    )
-
-    def check_roots(self, container: Container) -> None:
-        """As `ScanningReader.check_roots`: every folder that holds files."""
-        for prefix, base in container.meta["bases"].items():
-            names = container.section(f"{prefix}folder_names")
-            ends = memoryview(container.section(f"{prefix}folder_ends")).cast("Q")
-            for start, end in itertools.pairwise(ends):
-                self.roots.check_path("the folder", joined(_folder_of(base), names[start:end]))
-
-
 class Listing(Source):
     """The labels and names of a `Source` whose index was built from a `FileTable`.
 
@@ -233,13 +217,13 @@ class FileSource(Listing):
     Objects that were listed with their bucket have two further numbers: `Wanted.size` and `version`.
     """
 
-    def __init__(self, container: Container, roots: Roots = ANYWHERE, prefix: str = "", more: str = "") -> None:
+    def __init__(self, container: Container, spec: Any, roots: Roots, prefix: str = "", more: str = "") -> None:
         meta = container.meta
         self._has_versions = bool(meta.get("versions")) and not prefix
         super().__init__(container, "QQ" if self._has_versions else more, prefix)
         self._base, self._roots = _folder_of(meta["bases"][prefix]), roots
         has_masks = not prefix and MASKS in meta["bases"]
-        self._masks = FileSource(container, roots, MASKS) if has_masks else None
+        self._masks = FileSource(container, spec, roots, MASKS) if has_masks else None
         self.reads_ahead = bool(meta["urls"])
         self._age = hash((*meta["sizes"], *meta["mtimes_ns"]))  # of a list that names objects
 
@@ -293,3 +277,17 @@ class FileSource(Listing):
             return None
         size, version = row[3:5] if self._has_versions else (-1, 0)
         return remote.Wanted(os.fsdecode(url), size=size, version=version)
+
+
+class FileTableReader(ScanningReader):
+    """A reader of listed files, whose index is made from a `FileTable`."""
+
+    source = FileSource
+
+    def check_roots(self, container: Container) -> None:
+        """As `ScanningReader.check_roots`: every folder that holds files."""
+        for prefix, base in container.meta["bases"].items():
+            names = container.section(f"{prefix}folder_names")
+            ends = memoryview(container.section(f"{prefix}folder_ends")).cast("Q")
+            for start, end in itertools.pairwise(ends):
+                self.roots.check_path("the folder", joined(_folder_of(base), names[start:end]))

@@ -102,7 +102,7 @@ class BoxSource(FileSource):
     """A `Source` of images with boxes; a column ``image_id`` is the dataset's own number."""
 
     def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:
-        super().__init__(container, roots, more=_MORE)
+        super().__init__(container, spec, roots, more=_MORE)
         self._form, self._has_id = object_form(spec.columns), "image_id" in spec.columns
         self._per_box = self._form.names or ()
         self._faults: dict[str, str] = container.meta["faults"]

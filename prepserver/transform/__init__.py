@@ -3,21 +3,12 @@
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.errors import BadSample, is_shortage
 from prepserver.transform.heads import HeadMaker
-from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
+from prepserver.transform.pillow import hush_libtiff
 from prepserver.transform.rowmaker import Plan, RowMaker, row_makers
 from prepserver.transform.rows import DECODING, make_rows
 
 __all__ = [
-    "DECODING",
-    "BadSample",
-    "HeadMaker",
-    "Plan",
-    "RowMaker",
-    "SampleKey",
-    "hush_libtiff",
-    "is_shortage",
-    "make_rows",
-    "path",
-    "row_makers",
-]
+    "DECODING", "BadSample", "HeadMaker", "Plan", "RowMaker", "SampleKey", "hush_libtiff", "is_shortage", "make_rows",
+    "path", "row_makers",
+]  # fmt: skip

@@ -1,16 +1,21 @@
-"""What stages that leave much to chance share: a change with a probability, one decision after another."""
+"""What stages that leave much to chance share: a change with a probability, one decision after another, ops in ops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from prepserver.pipeline.nested import Nesting
 from prepserver.pipeline.op import ChanceOp
 from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 from prepserver.transform.tones import Change
 
 ChanceT = TypeVar("ChanceT", bound=ChanceOp)
+NestingT = TypeVar("NestingT", bound=Nesting)
+
+_NOT_FIRST = 0
+"""Place of the stages within a stage: they never get an image that is decoded at a smaller scale."""
 
 
 class ChanceStage(Stage[ChanceT]):
@@ -66,3 +71,21 @@ def _all_of(decisions: Sequence[Drawn], image: Array, into: Array | None) -> Arr
         if decision.step is not None:
             image = decision.step(image, into if place == len(decisions) - 1 else None)
     return image
+
+
+class NestingStage(Stage[NestingT]):
+    """Stages within a stage; all take their random numbers from one sequence."""
+
+    def __init__(self, op: NestingT, place: int) -> None:
+        from prepserver.transform.ops import stage_of  # the registry imports its members, which import this module
+
+        super().__init__(op, place)
+        self._inner = [stage_of(each, _NOT_FIRST) for each in op.transforms]
+
+    def _all(self, stages: Iterable[Stage[Any]], height: int, width: int, draws: Draws) -> Drawn:
+        decisions: list[Drawn] = []
+        size = height, width
+        for stage in stages:
+            decisions.append(stage.draw(*size, draws))
+            size = decisions[-1].height, decisions[-1].width
+        return in_turn(decisions, height, width)

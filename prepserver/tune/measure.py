@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from prepclient import PrepClient, PrepClientError
 from prepserver.demo.processes import DemoServer, running_server, scratch_folder
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder

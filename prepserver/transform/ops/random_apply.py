@@ -1,7 +1,7 @@
 """How `RandomApply` is done."""
 
 from prepserver.pipeline.ops.random_apply import RandomApply
-from prepserver.transform.nesting import NestingStage
+from prepserver.transform.chance import NestingStage
 from prepserver.transform.stage import Drawn, Draws
 
 

@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 from prepserver.pipeline.ops.random_choice import RandomChoice
-from prepserver.transform.nesting import NestingStage
+from prepserver.transform.chance import NestingStage
 from prepserver.transform.stage import Drawn, Draws
 
 

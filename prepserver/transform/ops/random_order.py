@@ -1,8 +1,7 @@
 """How `RandomOrder` is done."""
 
 from prepserver.pipeline.ops.random_order import RandomOrder
-from prepserver.transform.chance import shuffled
-from prepserver.transform.nesting import NestingStage
+from prepserver.transform.chance import NestingStage, shuffled
 from prepserver.transform.stage import Drawn, Draws
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prepclient import CenterCrop, ImageFolder, Packed, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder

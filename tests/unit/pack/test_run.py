@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from prepclient import PadBoxes, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SanitizeBoxes
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pack.expression import source_from
 from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.report import Report

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prepserver.pack.errors import PackError
+from prepserver.pack import PackError
 from prepserver.pack.shards import UNFINISHED, ShardWriter
 from prepserver.protocol.packed import kept_record, skipped_record
 

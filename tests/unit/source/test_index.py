@@ -15,6 +15,7 @@ from prepserver.source import IndexInfo, SourceError, build_index, open_source
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.files import FileSource, FileTable
+from prepserver.source.roots import ANYWHERE
 
 
 def age(*paths: Path, by_s: int = 3600) -> None:
@@ -286,7 +287,7 @@ def test_any_table_comes_back_from_its_file(
     path = tmp_path_factory.mktemp("index") / "x.idx"
     meta, sections = table.contents(["\udcff"])
     write_container(path, meta | {"sizes": [], "mtimes_ns": []}, sections)
-    source = FileSource(Container(path))
+    source = FileSource(Container(path), None, ANYWHERE)
     assert source.classes() == ["\udcff"]
     back = [(os.fsencode(source.name(i)), source.label(i)) for i in range(len(source))]
     assert back == [(folder + name, label) for folder, name, label in files]
