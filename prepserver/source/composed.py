@@ -67,7 +67,6 @@ class ComposedReader(Reader):
         return ComposedSource(self.spec, listing, opened, self.map(listing))
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
-        """As `Reader.index`."""
         infos: dict[str, IndexInfo] = {}
 
         def found(here: int) -> None:
@@ -97,7 +96,6 @@ class ComposedReader(Reader):
         return IndexInfo(path, n, meta["num_classes"], digest, meta["content_digest"], where, classes)
 
     def read_by(self, container: Container) -> Source:
-        """As `Reader.read_by`."""
         return self.over(container, self._opened(container.meta["paths"]))
 
     def _read(self) -> bytes:
@@ -137,7 +135,6 @@ class PickingReader(ComposedReader):
         """Return the chosen indices, all in range(len(source)); raises `SourceError` if nothing can be chosen so."""
 
     def map(self, listing: Container) -> IndexMap:
-        """As `ComposedReader.map`."""
         form, size = ("I", 4) if listing.meta["lengths"][0] <= 1 << 32 else ("Q", 8)
         return Picked(listing.rows(_PICKED, form, size))
 
@@ -224,7 +221,6 @@ class ComposedSource(Source):
         return True
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`."""
         wanted: defaultdict[int, list[int]] = defaultdict(list)
         for source, place in map(self._at, indices):
             wanted[source].append(place)
@@ -232,12 +228,10 @@ class ComposedSource(Source):
             self._sources[source].prefetch(places)
 
     def stamp(self, index: int) -> int:
-        """As `Source.stamp`."""
         source, place = self._at(index)
         return self._sources[source].stamp(place)
 
     def label(self, index: int) -> int:
-        """As `Source.label`."""
         source, place = self._at(index)
         return self._relabel(source, self._sources[source].label(place))
 

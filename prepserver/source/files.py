@@ -188,15 +188,12 @@ class Listing(Source):
         return self._rows[index][1:-1]
 
     def label(self, index: int) -> int:
-        """As `Source.label`."""
         return self.entry(index)[0]
 
     def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """As `Source.labels`."""
         return self._rows.column(start, stop, "=i8", struct.calcsize("=Q"))
 
     def name(self, index: int) -> str:
-        """As `Source.name`."""
         return os.fsdecode(self._path(self._rows[index]))
 
     def _path(self, row: tuple[int, ...]) -> bytes:
@@ -228,7 +225,6 @@ class FileSource(Listing):
         self._age = hash((*meta["sizes"], *meta["mtimes_ns"]))  # of a list that names objects
 
     def read(self, index: int) -> Record:
-        """As `Source.read`."""
         return self.record(index, self._rows[index])
 
     def record(self, index: int, row: tuple[int, ...]) -> Record:
@@ -243,7 +239,6 @@ class FileSource(Listing):
         return {"image": image, "mask": mask, "label": row[1]}
 
     def stamp(self, index: int) -> int:
-        """As `Source.stamp`."""
         row = self._rows[index]
         wanted = self._wanted(row)
         if wanted is None:
@@ -253,7 +248,6 @@ class FileSource(Listing):
         return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`."""
         wanted = (self._wanted(self._rows[index]) for index in indices)
         remote.link().want(each for each in wanted if each is not None)
         if self._masks is not None:

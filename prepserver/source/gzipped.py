@@ -146,7 +146,6 @@ class GzippedShards(Shards):
         self._spans: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """As `Shards.read`."""
         if (points := self._file(shard)) is None:
             return self._shards.read(shard, offset, length)
         pieces = []
@@ -156,19 +155,15 @@ class GzippedShards(Shards):
         return b"".join(pieces)
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """As `Shards.want`."""
         self._shards.want(dict.fromkeys(self._stored(ranges)))
 
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
-        """As `Shards.has_arrived`."""
         return all(self._shards.has_arrived(*each) for each in self._stored([(shard, offset, length)]))
 
     def check(self, shard: int) -> None:
-        """As `Shards.check`."""
         self._shards.check(shard)
 
     def name(self, shard: int) -> str:
-        """As `Shards.name`."""
         return self._shards.name(shard)
 
     def _stored(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:

@@ -122,16 +122,13 @@ class LinesReader(FilesReader[Lines]):
 
     @property
     def folders(self) -> list[str]:
-        """As `FilesReader.folders`."""
         root = getattr(self.spec, "root", None)
         return [] if root is None else [root]
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
-        """As `FilesReader.list_file`."""
         return list_lines(path, file, found)
 
     def table(self, paths: list[str], files: list[Lines]) -> tuple[dict[str, Any], Sections]:
-        """As `FilesReader.table`."""
         counts = [len(each.begins) for each in files]
         if not sum(counts):
             raise SourceError(f"{self.spec.place} holds no lines")
@@ -177,7 +174,6 @@ class LinesSource(Source):
         return len(self._begins)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`."""
         self._shards.want(each for each in map(self._place, indices) if each[2] <= MAX_ENCODED_BYTES)
 
     def _gzipped(self, container: Container) -> GzippedShards:
@@ -217,7 +213,6 @@ class LinesSource(Source):
         return file, data
 
     def name(self, index: int) -> str:
-        """As `Source.name`."""
         file = bisect_right(self._firsts, index) - 1
         try:
             where = f"line {self._number(file, index - self._firsts[file])}"

@@ -72,13 +72,11 @@ class Woven(IndexMap):
         return self._count
 
     def at(self, index: int) -> Place:
-        """As `IndexMap.at`."""
         period, slot = divmod(index, len(self._slots))
         source, turns, before = self._slots[slot]
         return source, (period * turns + before) % self._lengths[source]
 
     def places(self, indices: I64) -> tuple[I64, I64]:
-        """As `IndexMap.places`."""
         period, slot = np.divmod(indices, len(self._slots))
         source, turns, before = np.array(self._slots)[slot].T
         return source, (period * turns + before) % np.array(self._lengths)[source]
@@ -137,7 +135,6 @@ class Interleaved(IndexMap):
         return source, first + turn * stretch.block + inside
 
     def places(self, indices: I64) -> tuple[I64, I64]:
-        """As `IndexMap.places`."""
         sources, places = np.empty_like(indices), np.empty_like(indices)
         which = np.searchsorted(self._starts, indices, "right") - 1
         for number in set(which.tolist()):

@@ -108,7 +108,6 @@ class BoxSource(FileSource):
         self._faults: dict[str, str] = container.meta["faults"]
 
     def read(self, index: int) -> Record:
-        """As `Source.read`."""
         if self._faults and (fault := self._faults.get(str(index))) is not None:
             raise SampleError(fault)
         row = self._rows[index]

@@ -81,7 +81,6 @@ class FilesReader(ScanningReader, Generic[T]):
         """Return metadata and sections of the index of all files; raises `SourceError` if there are no samples."""
 
     def scan(self, progress: Progress) -> Scan:
-        """As `ScanningReader.scan`."""
         paths, places, samples = self.files(), Places(), 0
 
         def found(count: int = 1) -> None:
@@ -105,11 +104,9 @@ class FilesReader(ScanningReader, Generic[T]):
         return Scan(meta, sections, places, list(zip(paths, files, strict=True)))
 
     def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`."""
         return container.meta["files"] == self.files() and super().is_current(container)
 
     def check_roots(self, container: Container) -> None:
-        """As `ScanningReader.check_roots`."""
         super().check_roots(container)
         for path in self.folders:
             self.roots.check_path("the folder", path)
@@ -149,7 +146,6 @@ class RangesSource(Listing):
         self.reads_ahead = self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`."""
         self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))
 
     def _ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
@@ -159,7 +155,6 @@ class RangesSource(Listing):
                 yield file, offset, length
 
     def read(self, index: int) -> Record:
-        """As `Source.read`."""
         label, _, file, *places = self.entry(index)
         record: dict[str, Any] = {}
         for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
@@ -199,7 +194,6 @@ class RangesReader(FilesReader[Listed]):
         return {column: str(getattr(self.spec, column)) for column in _stored_columns(self.spec)}
 
     def table(self, paths: list[str], files: list[Listed]) -> tuple[dict[str, Any], Sections]:
-        """As `FilesReader.table`."""
         table = FileTable()
         more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
         for number, (path, listed) in enumerate(zip(paths, files, strict=True)):

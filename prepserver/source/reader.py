@@ -126,7 +126,6 @@ class ScanningReader(Reader):
         return (), 0
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
-        """As `Reader.index`."""
         cache = IndexCache(cache_dir)
         known = (each for each in cache.candidates(self.key) if self._is_good(each[1]))
         path, container = next(known, None) or self._listed(cache, Progress(report))

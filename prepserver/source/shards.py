@@ -140,7 +140,6 @@ class RemoteShards(Shards):
         self._runs: OrderedDict[remote.Wanted, remote.Wanted] = OrderedDict()  # which request a range is a part of
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """As `Shards.read`."""
         wanted = self._wanted(shard, offset, length)
         run = self._run(wanted)
         try:
@@ -160,7 +159,6 @@ class RemoteShards(Shards):
             self._runs.popitem(last=False)
 
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
-        """As `Shards.has_arrived`."""
         return remote.link().has_arrived(self._run(self._wanted(shard, offset, length)))
 
     def _run(self, wanted: remote.Wanted) -> remote.Wanted:

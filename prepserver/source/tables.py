@@ -41,7 +41,6 @@ class TableSource(LinesSource):
         """Return what a line has for each column; raises `SampleError` if it lacks one, or is broken."""
 
     def read(self, index: int) -> Record:
-        """As `Source.read`."""
         record: Record = {}
         if self._ahead:
             self._ahead.pop(index, None)

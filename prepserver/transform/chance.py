@@ -22,7 +22,6 @@ class ChanceStage(Stage[ChanceT]):
     """What happens with probability ``p``: to override `chosen`, or `change` for a change of values without draws."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As `Stage.draw`."""
         return self.chosen(height, width, draws) if draws.uniform() < self._op.p else Drawn(None, height, width)
 
     def chosen(self, height: int, width: int, draws: Draws) -> Drawn:

@@ -208,9 +208,7 @@ class Pixels(Encoded):
         self._orientation = UPRIGHT
 
     def scale(self, wanted: int) -> int:
-        """As `Encoded.scale`."""
         return 1
 
     def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8]:
-        """As `Encoded.clean`."""
         return part.of(self._pixels)

@@ -19,7 +19,6 @@ class FlipStage(ChanceStage[ChanceT]):
     axis: int
 
     def chosen(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As `ChanceStage.chosen`."""
         return flipped(self.axis, (height, width))
 
 

@@ -37,11 +37,9 @@ class EncodedScan(Encoded):
         self._pillow = None
 
     def scale(self, wanted: int) -> int:
-        """As `Encoded.scale`."""
         return 1 if wanted == 1 else scale_of(wanted, samplings(self._scan.jpeg, self._scan.head.height_at))
 
     def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8] | None:
-        """As `Encoded.clean`."""
         compiled = kernels()
         if self._is_true is None:
             self._is_true = (is_true if compiled is None else compiled.is_true)(self._scan)
@@ -61,6 +59,5 @@ class EncodedScan(Encoded):
             return None  # `tolerant` gives the reason
 
     def tolerant(self) -> npt.NDArray[np.uint8]:
-        """As `Encoded.tolerant`."""
         self._data = bytes(self._scan.jpeg)
         return super().tolerant()

@@ -161,7 +161,6 @@ class BoxStage(Stage[OpT]):
     """A stage that changes boxes and no pixels."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As `Stage.draw`."""
         return Drawn(None, height, width, moves=(self.change,))
 
     @abstractmethod

@@ -189,7 +189,6 @@ class ValueStage(Stage[OpT]):
     """A stage that decides nothing and moves nothing: it changes values."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As `Stage.draw`."""
         return Drawn(self.step, height, width)
 
     @abstractmethod

@@ -36,7 +36,6 @@ class StoredImage(Pixels):
         self._orientation = UPRIGHT
 
     def clean(self, part: Box, scale: int = 1) -> Bytes:
-        """As `Encoded.clean`."""
         shape = (part.bottom - part.top, part.right - part.left, 3)
         nbytes = shape[0] * shape[1] * 3
         image = scratch(nbytes)[:nbytes].reshape(shape)

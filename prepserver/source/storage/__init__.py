@@ -89,27 +89,22 @@ class Stream(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """As `io.RawIOBase.readable`."""
         return True
 
     def seekable(self) -> bool:
-        """As `io.RawIOBase.seekable`."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As `io.RawIOBase.seek`."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """As `io.RawIOBase.read`."""
         left = max(0, self._size - self._at)
         data = self._read(left if size is None or size < 0 else min(size, left), self._at)
         self._at += len(data)
         return data
 
     def readinto(self, into: Any) -> int:
-        """As `io.RawIOBase.readinto`."""
         data = self.read(len(into))
         into[: len(data)] = data
         return len(data)

@@ -36,12 +36,10 @@ class PluginOpStage(Stage[PluginOp]):
         return Drawn(partial(self._pixels, size, draws.key()), *size)
 
     def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
-        """As `Stage.make`."""
         (column,) = self.makes
         values[column] = plugins.conform(self._what, self._called(_own(values[column]), draws.key()), after[column])
 
     def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
-        """As `Stage.make_block`."""
         if not self.takes_blocks:
             super().make_block(block, after, draws)
             return
