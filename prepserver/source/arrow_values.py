@@ -102,7 +102,7 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
     with np.errstate(over="ignore"):
         values = numbers.astype(dtype, copy=False)
     if values.dtype != numbers.dtype:
-        good &= (values == numbers) if dtype.kind in "iu" else np.isfinite(values) | ~np.isfinite(numbers)
+        good &= (values == numbers) if dtype.kind in "biu" else np.isfinite(values) | ~np.isfinite(numbers)
     if isinstance(kind, Label):
         good &= values >= 0
     values = values.reshape(len(array), *shape)

@@ -104,6 +104,7 @@ def test_columns_have_their_kinds(kind: Kind, values: pa.Array, expected: list[A
     [
         (Scalar("int64"), pa.array([None, 1]), "its x is null"),
         (Scalar("uint8"), pa.array([256, 1]), "its x is 256, and must be a number of type uint8"),
+        (Scalar("bool"), pa.array([2, 1]), "its x is 2, and must be a number of type bool"),
         (Scalar("float16"), pa.array([1e9, 1.0]), "its x is 1000000000.0, and must be a number of type float16"),
         (Label(), pa.array([-1, 1]), "its x is -1, and must be the number of a class"),
         (Image(), pa.array([b"", b"a"]), "its x is empty"),
