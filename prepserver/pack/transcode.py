@@ -73,7 +73,7 @@ ODD = "kept: damaged or unusual JPEG"
 
 
 class _Unable(Exception):
-    """This image cannot be transcoded; the text says why."""
+    """This image cannot be transcoded; the text is its `Transcoded.how`."""
 
 
 def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
@@ -90,9 +90,9 @@ def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
             jpeg, how = _encoded_again(data, transcoder), "re-encoded"
         record = record_of(sample, jpeg, kind.header.orientation)
         if record is None:
-            raise _Unable("unusual sampling")
+            raise _Unable("kept: unusual sampling")
     except _Unable as reason:
-        return Transcoded(kept_record(sample, data), f"kept: {reason}")
+        return Transcoded(kept_record(sample, data), str(reason))
     return Transcoded(record, how)
 
 
@@ -105,7 +105,7 @@ def _decoded(sample: int, data: bytes, form: str, side: int | None) -> bytes:
         maker = RowMaker(Pipeline.from_ops([Resize((height, width))]))
         made = HeadMaker(maker, 1).make({"image": data}, lambda _: True)
     except BadSample as error:
-        raise _Unable(DAMAGED.removeprefix("kept: ")) from error
+        raise _Unable(DAMAGED) from error
     assert made is not None  # None is for heads without an op, and for samples with several images
     return pixels_record(sample, (height, width), form, stored_bytes(made["image"], form))
 
@@ -113,16 +113,14 @@ def _decoded(sample: int, data: bytes, form: str, side: int | None) -> bytes:
 def _transcodable(data: bytes) -> Kind:
     kind = kind_of(data)
     if kind is None:
-        raise _Unable(
-            "damaged or unusual JPEG" if data[:2] == b"\xff\xd8" else
-            next((name for begin, name in _ENDINGS.items() if data.startswith(begin)), "no JPEG")
-        )  # fmt: skip
+        names = (f"kept: {name}" for begin, name in _ENDINGS.items() if data.startswith(begin))
+        raise _Unable(ODD if data[:2] == b"\xff\xd8" else next(names, NO_IMAGE))
     if kind.header.components == 4:
-        raise _Unable("CMYK")
+        raise _Unable("kept: CMYK")
     if kind.frame not in (*SEQUENTIAL, PROGRESSIVE) or kind.header.components not in (1, 3):
-        raise _Unable("unusual JPEG")
+        raise _Unable("kept: unusual JPEG")
     if kind.header.height * kind.header.width > _MAX_PIXELS:
-        raise _Unable("too large")
+        raise _Unable("kept: too large")
     return kind
 
 
@@ -131,7 +129,7 @@ def _rearranged(data: bytes, interval: int) -> bytes:
     kernels = native.kernels()
     made = None if kernels is None else kernels.rewrite(data, interval)
     if made is None:
-        raise _Unable("damaged")
+        raise _Unable(DAMAGED)
     return made
 
 
@@ -142,7 +140,7 @@ def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=("JPEG",)) as opened:
                 if not isinstance(opened, JpegImagePlugin.JpegImageFile) or opened.mode not in ("L", "RGB"):
-                    raise _Unable("unusual JPEG")
+                    raise _Unable("kept: unusual JPEG")
                 tables = opened.quantization
                 sampling = JpegImagePlugin.get_sampling(opened) if opened.mode == "RGB" else 0
                 if transcoder.max_side is not None:
@@ -151,7 +149,7 @@ def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:
                 opened.load()
                 return _encoded(opened, tables, sampling, transcoder)
     except (OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError) as error:
-        raise _Unable("damaged") from error
+        raise _Unable(DAMAGED) from error
 
 
 def _encoded(image: Image.Image, tables: dict[int, list[int]], sampling: int, transcoder: Transcoder) -> bytes:

@@ -18,6 +18,7 @@ Value = list[bytes] | npt.NDArray[Any]
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _MAX_VARINT_BYTES = 10
+_TOO_LONG = f"a number has more than {_MAX_VARINT_BYTES} bytes"
 _PIECE_BYTES = 1 << 20
 """Integers are decoded in pieces, because that takes fifty times the bytes of a piece."""
 _ALONE = 16
@@ -121,7 +122,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place + 1
         shift += 7
-    raise BrokenExampleError(f"a number has more than {_MAX_VARINT_BYTES} bytes")
+    raise BrokenExampleError(_TOO_LONG)
 
 
 def _integers(data: bytes) -> npt.NDArray[np.int64]:
@@ -140,7 +141,7 @@ def _integers(data: bytes) -> npt.NDArray[np.int64]:
         while end > at and data[end - 1] >= 0x80:
             end -= 1
         if end == at:
-            raise _too_long()
+            raise BrokenExampleError(_TOO_LONG)
         pieces.append(_piece(np.frombuffer(data, np.uint8, end - at, at)))
         at = end
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
@@ -150,10 +151,6 @@ def _piece(each: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     ends = np.flatnonzero(each < 0x80)
     begins = np.concatenate(([0], ends[:-1] + 1))
     if (ends - begins).max() >= _MAX_VARINT_BYTES:
-        raise _too_long()
+        raise BrokenExampleError(_TOO_LONG)
     shifts = (np.arange(len(each)) - np.repeat(begins, ends - begins + 1)).astype(np.uint64) * np.uint64(7)
     return np.add.reduceat((each & np.uint8(0x7F)).astype(np.uint64) << shifts, begins).view(np.int64)
-
-
-def _too_long() -> BrokenExampleError:
-    return BrokenExampleError(f"an integer has more than {_MAX_VARINT_BYTES} bytes")
