@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
-from prepserver.pipeline.kinds import Boxes, Bytes, Image, Keypoints, Kind, Mask, Text
+from prepserver.pipeline.kinds import Array, Boxes, Bytes, Image, Keypoints, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.protocol.packed import BrokenRecordError
 
 # Element type as numpy spells it, such as "<f4", and number of dimensions; then the length of each dimension.
@@ -56,6 +56,23 @@ def from_bytes(data: memoryview, kind: Kind) -> Any:
             return array, struct.unpack("<2Q", rest)
         if rest:
             raise ValueError(f"{len(rest)} bytes too many")
+        if not _is_of(array, kind):
+            raise ValueError(f"an array of {array.dtype} in the shape {array.shape}")
     except (ValueError, TypeError, SyntaxError, struct.error) as error:
         raise BrokenRecordError(f"it holds no {type(kind).__name__}: {error}") from error
     return array if dimensions else array[()]
+
+
+def _is_of(array: np.ndarray[Any, Any], kind: Kind) -> bool:
+    """Say whether rows can take an array as it is; boxes and what belongs to them are checked when they are moved."""
+    match kind:
+        case Label():
+            return array.dtype == np.int64 and not array.ndim
+        case Tokens():
+            return array.dtype == np.int64 and array.ndim == 1
+        case Scalar(dtype):
+            return array.dtype == dtype and not array.ndim
+        case Array(shape, dtype):
+            return array.dtype == dtype and shape in (None, array.shape)
+        case _:
+            return True

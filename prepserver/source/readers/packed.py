@@ -17,7 +17,7 @@ from typing import Any
 
 from prepserver.checksum import crc32
 from prepserver.pipeline.declared import columns_to_wire, declared_columns
-from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.kinds import Image, Label
 from prepserver.pipeline.record import Record as Columns
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.packed import Packed, is_index
@@ -145,8 +145,9 @@ class PackedSource(Listing):
 
     def __init__(self, container: Container, spec: Packed, roots: Roots) -> None:
         super().__init__(container, more="IQII")
-        self._columns = columns_of(container.meta)
-        self._label = label_of(kinds_of(container.meta))
+        kinds = kinds_of(container.meta)
+        self._columns = [(name, isinstance(kinds.get(name), Image)) for name in columns_of(container.meta)]
+        self._label = label_of(kinds)
         self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
         self._shards = open_shards(_shard_paths(spec.folder, len(sizes)), sizes, roots)
@@ -175,26 +176,24 @@ class PackedSource(Listing):
         values: dict[str, Any] = {}
         heads: list[Head] = []
         at = 0
-        for column in self._columns:
+        for column, is_image in self._columns:
             record = data
             if len(self._columns) > 1:
                 record = data[at : at + read_head(data, at).record_bytes]
             head, lengths, body = read_record(record)
             if crc32(record, len(record) - len(body)) != head.image_crc:
                 raise BrokenRecordError(f"the checksum of its {column} is wrong")
-            if head.kind == INDEXED:
+            if is_image and head.kind == INDEXED:
                 values[column] = IndexedScan(head, lengths, body)
-            elif head.kind == PIXELS:
+            elif is_image and head.kind == PIXELS:
                 values[column] = StoredPixels(head, body)
+            elif head.kind != KEPT:
+                raise BrokenRecordError(f"what it holds is no {column}")
             elif column in self._wanted:
                 values[column] = from_bytes(body, self._wanted[column])
             heads.append(head)
             at += len(record)
-        if (
-            at != len(data)
-            or sample_crc(heads) != crc
-            or any(head.kind not in (KEPT, INDEXED, PIXELS) for head in heads)
-        ):
+        if at != len(data) or sample_crc(heads) != crc:
             raise BrokenRecordError("another record lies there")
         return values
 

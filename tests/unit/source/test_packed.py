@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,16 @@ from hypothesis import strategies as st
 
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
+from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.sources import ImageFolder, Packed, source_from_wire
-from prepserver.protocol.packed import BrokenRecordError, IndexedScan
+from prepserver.pipeline.sources import ImageFolder, Packed, TextLines, source_from_wire
+from prepserver.protocol.packed import BrokenRecordError, IndexedScan, kept_record, pixels_record
 from prepserver.source import IndexInfo, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.packed_values import from_bytes, to_bytes
+from prepserver.source.readers.packed import columns_meta
 from tests.support.photos import jpeg, pixels, saved
 
 COUNT = 30
@@ -259,3 +262,36 @@ def test_no_bytes_of_a_column_do_more_than_be_refused(data: bytes, kind: kinds.K
         with contextlib.suppress(BrokenRecordError):
             from_bytes(memoryview(whole[:at] + data[: at + 1] + whole[at + 1 :]), kinds.Array())
     assert from_bytes(memoryview(whole), kinds.Array()).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "other"),
+    [
+        (kinds.Scalar("int64"), np.int64(1), np.arange(3)),
+        (kinds.Scalar("int64"), np.int64(1), np.float32(1)),
+        (kinds.Array((2,)), np.zeros(2, np.float32), np.zeros(3, np.float32)),
+        (kinds.Array(), np.zeros(2, np.float32), np.zeros(2)),
+        (kinds.Tokens(), np.arange(3), np.int64(3)),
+        (kinds.Label(), np.int64(1), np.uint8(1)),
+        (kinds.Text(), "text", None),
+    ],
+    ids=str,
+)
+def test_what_is_of_another_kind_is_a_bad_sample(kind: kinds.Kind, good: Any, other: Any, tmp_path: Path) -> None:
+    """Whoever wrote it, checksums and all: a row that cannot take it would end the job."""
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    texts = TextLines(str(tmp_path / "a.txt"))
+    (tmp_path / "packed").mkdir()
+    writer = ShardWriter(tmp_path / "packed", 1 << 20, 1)
+    writer.append(kept_record(0, to_bytes(good, kind)))
+    pixels_of_one = pixels_record(1, (1, 1), "rgb", b"rgb")
+    writer.append(pixels_of_one if other is None else kept_record(1, to_bytes(other, kind)))
+    writer.finish()
+    columns = {"label": kinds.Label(), "x": kind}
+    source = open_source(texts, build_index(texts, tmp_path / "cache").path)
+    writer.write_index(source, columns_meta(columns, ["x"]), {})
+    spec = Packed(str(tmp_path / "packed"), columns=columns)
+    packed = open_source(spec, build_index(spec, tmp_path / "cache").path)
+    np.testing.assert_array_equal(packed.read(0)["x"], good)
+    with pytest.raises(SampleError, match=r"shard-00000.packed is damaged at \d+: (it holds no|what it holds is no x)"):
+        packed.read(1)
