@@ -278,6 +278,14 @@ def test_new_content_of_the_same_shape_is_another_listing(tmp_path: Path) -> Non
     first = build_index(Arrays(x=tmp_path / "x.npy"), tmp_path / "cache")
     np.save(tmp_path / "x.npy", rows((2,), "int8") + np.int8(1))
     assert build_index(Arrays(x=tmp_path / "x.npy"), tmp_path / "cache").digest != first.digest
+    values = np.zeros(1 << 20, np.uint8)  # of which not all enter the digest of the content
+    digests = []
+    for change in range(2):
+        values[5000] = change
+        np.save(tmp_path / "large.npy", values)
+        os.utime(tmp_path / "large.npy", (change, change))
+        digests.append(build_index(Arrays(x=tmp_path / "large.npy"), tmp_path / "cache").digest)
+    assert digests[0] != digests[1]
     (tmp_path / "moved").mkdir()
     np.save(tmp_path / "moved" / "x.npy", rows((2,), "int8"))
     moved = build_index(Arrays(x=tmp_path / "moved" / "x.npy"), tmp_path / "cache")
