@@ -14,7 +14,7 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -276,7 +276,7 @@ class FileSource(Listing):
 class FileTableReader(ScanningReader):
     """A reader of listed files, whose index is made from a `FileTable`."""
 
-    source = FileSource
+    source: Callable[[Container, Any, Roots], Source] = FileSource
 
     def check_roots(self, container: Container) -> None:
         """As `ScanningReader.check_roots`: every folder that holds files."""
