@@ -69,8 +69,9 @@ class HuggingFaceReader(RangesReader):
                 whole = pyarrow.py_buffer(file.whole())
                 with pyarrow.ipc.open_stream(whole) as stream:
                     for batch in stream:
-                        self._add(path, listed, batch, whole)
-                        found()
+                        if batch.num_rows:  # an empty one has no bytes in the file
+                            self._add(path, listed, batch, whole)
+                            found(batch.num_rows)
             except SampleError:
                 raise
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

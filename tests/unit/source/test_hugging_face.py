@@ -12,7 +12,9 @@ import pytest
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import HuggingFace, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
-from prepserver.source.roots import OutsideRootsError, Roots
+from prepserver.source.readers.hugging_face import HuggingFaceReader
+from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots
+from prepserver.source.storage import open_file
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -58,6 +60,26 @@ def test_plain_bytes_other_names_masks_and_no_labels_are_read(tmp_path: Path) ->
     assert [source.read(k) for k in (0, 2)] == [{"image": b"bb", "mask": b"2"}, {"image": b"dd", "mask": b"4"}]
     with pytest.raises(SampleError, match="its image is empty"):
         source.read(1)
+
+
+def test_files_may_have_batches_without_rows(tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(2), table(2, first=2)])
+    with pa.OSFile(str(tmp_path / "data/data-00001-of-00002.arrow"), "wb") as file:
+        (batch,) = table(2, first=2).to_batches()
+        with pa.ipc.new_stream(file, batch.schema) as stream:
+            stream.write_batch(batch[:0])
+            stream.write_batch(batch)
+    source = opened(spec, tmp_path)
+    assert [source.read(k)["image"] for k in range(len(source))] == [b"image %d" % k for k in range(4)]
+
+
+def test_progress_counts_samples(tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(8)])
+    counts: list[int] = []
+    path = _first(tmp_path / "data")
+    with open_file(ANYWHERE, "the file", str(path)) as file:
+        HuggingFaceReader(spec, ANYWHERE).list_file(str(path), file, counts.append)
+    assert counts == [3, 3, 2]
 
 
 def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
