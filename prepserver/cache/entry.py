@@ -101,6 +101,6 @@ def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any
             else:
                 array = np.ndarray(rest[1], rest[0], data, begin + value)
                 record[name] = (array, tuple(rest[2])) if len(rest) > 2 else array
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, SyntaxError, msgpack.UnpackException) as error:  # numpy parses names of types
         raise Damaged from error
     return record
