@@ -116,8 +116,9 @@ def _files(folder: int) -> list[tuple[int, int, str]]:
     with os.scandir(folder) as entries:
         for each in entries:
             if each.name.endswith(_SUFFIX) and each.is_file(follow_symlinks=False):
-                status = each.stat(follow_symlinks=False)
-                found.append((status.st_mtime_ns, 512 * status.st_blocks, each.name))
+                with contextlib.suppress(FileNotFoundError):  # another daemon has made room just now
+                    status = each.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, 512 * status.st_blocks, each.name))
     return found
 
 

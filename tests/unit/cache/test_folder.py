@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,27 @@ def test_room_is_made_of_those_unused_longest(tmp_path: Path) -> None:
     make_room(folder, "3", 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.cache", "3.cache", "mine.txt"]
     os.close(used)
+    os.close(folder)
+
+
+def test_a_cache_that_another_daemon_removes_meanwhile_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = opened(tmp_path, tmp_path)
+    for name in ("a", "b"):
+        os.close(open_file(folder, name, SHAPE, KEY))
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def listed_before(fd: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(fd) as entries:
+            names = list(entries)
+        (tmp_path / "a.cache").unlink()
+        yield names
+
+    both = held_bytes(folder)
+    monkeypatch.setattr(os, "scandir", listed_before)
+    assert held_bytes(folder) == both // 2
     os.close(folder)
 
 
