@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import io
-import re
 import struct
 from typing import Any
 
 import numpy as np
 from PIL import Image as Picture
 
-from prepserver.pipeline.kinds import Array, Boxes, Bytes, Image, Keypoints, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline import kinds
 from prepserver.protocol.packed import BrokenRecordError
 
 # Element type as numpy spells it, such as "<f4", and number of dimensions; then the length of each dimension.
 _ARRAY = struct.Struct("<4sI")
 _MOST_DIMENSIONS = 8
+_DTYPES = {dtype.str.encode(): dtype for dtype in (np.dtype(name).newbyteorder("<") for name in kinds.ITEM_BYTES)}
 
 
-def to_bytes(value: Any, kind: Kind) -> bytes:
+def to_bytes(value: Any, kind: kinds.Kind) -> bytes:
     """Return the bytes of a value of a record; pixels become a PNG, and the size of a plane follows its boxes."""
     value, *size = value if isinstance(value, tuple) else (value,)
     if isinstance(value, bytes):
         return value
-    if isinstance(kind, Text):
+    if isinstance(kind, kinds.Text):
         return str(value).encode()
     array = np.asarray(value)
-    if isinstance(kind, Image | Mask):
+    if isinstance(kind, kinds.Image | kinds.Mask):
         png = io.BytesIO()
         Picture.fromarray(array).save(png, "PNG")
         return png.getvalue()
@@ -36,43 +36,41 @@ def to_bytes(value: Any, kind: Kind) -> bytes:
     return _ARRAY.pack(array.dtype.str.encode(), array.ndim) + shape + array.tobytes() + plane
 
 
-def from_bytes(data: memoryview, kind: Kind) -> Any:
+def from_bytes(data: memoryview, kind: kinds.Kind) -> Any:
     """Return the value whose bytes these are; raises `BrokenRecordError` if they are none of this kind."""
-    if isinstance(kind, Image | Mask | Bytes):
+    if isinstance(kind, kinds.Image | kinds.Mask | kinds.Bytes):
         return bytes(data)
     try:
-        if isinstance(kind, Text):
+        if isinstance(kind, kinds.Text):
             return str(data, "utf-8")
         name, dimensions = _ARRAY.unpack_from(data)
-        name = name.rstrip(b"\0")
-        # Before numpy reads it: of other names, it knows some for structs, and some that it warns of.
-        if not re.fullmatch(rb"[<|][biuf][0-9]+", name) or dimensions > _MOST_DIMENSIONS:
+        dtype = _DTYPES.get(name.rstrip(b"\0"))
+        if dtype is None or dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"no array of numbers: {name!r}, {dimensions} dimensions")
-        dtype = np.dtype(name.decode())
         shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY.size)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at := _ARRAY.size + 8 * dimensions)
         rest = data[at + array.nbytes :]
-        if rest and isinstance(kind, Boxes | Keypoints):
+        if rest and isinstance(kind, kinds.Boxes | kinds.Keypoints):
             return array, struct.unpack("<2Q", rest)
         if rest:
             raise ValueError(f"{len(rest)} bytes too many")
         if not _is_of(array, kind):
             raise ValueError(f"an array of {array.dtype} in the shape {array.shape}")
-    except (ValueError, TypeError, SyntaxError, struct.error) as error:
+    except (ValueError, TypeError, struct.error) as error:
         raise BrokenRecordError(f"it holds no {type(kind).__name__}: {error}") from error
     return array if dimensions else array[()]
 
 
-def _is_of(array: np.ndarray[Any, Any], kind: Kind) -> bool:
+def _is_of(array: np.ndarray[Any, Any], kind: kinds.Kind) -> bool:
     """Say whether rows can take an array as it is; boxes and what belongs to them are checked when they are moved."""
     match kind:
-        case Label():
+        case kinds.Label():
             return array.dtype == np.int64 and not array.ndim
-        case Tokens():
+        case kinds.Tokens():
             return array.dtype == np.int64 and array.ndim == 1
-        case Scalar(dtype):
+        case kinds.Scalar(dtype):
             return array.dtype == dtype and not array.ndim
-        case Array(shape, dtype):
+        case kinds.Array(shape, dtype):
             return array.dtype == dtype and shape in (None, array.shape)
         case _:
             return True
