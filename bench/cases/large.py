@@ -101,11 +101,15 @@ def _pipelines() -> list[tuple[str, list[Any], int]]:
 def whole_decodes() -> Iterator[None]:
     """Everything is decoded at its full size."""
     from prepserver.transform import geometry
+    from prepserver.transform.ops import random_resized_crop
 
     def full_size(_rows: int, _columns: int, _size: tuple[int, int]) -> int:
         return 1
 
-    with mock.patch.object(geometry, "scale_for", full_size):
+    with (
+        mock.patch.object(geometry, "scale_for", full_size),
+        mock.patch.object(random_resized_crop, "scale_for", full_size),
+    ):
         yield
 
 

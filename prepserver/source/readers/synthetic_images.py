@@ -77,7 +77,7 @@ class SyntheticSource(Source):
 
     def __init__(self, container: Container, spec: SyntheticImages) -> None:
         self._spec = spec
-        self._jpegs = memoryview(container.section("jpegs"))
+        self._container = container  # pictures are read when needed: each stream of a worker has a source of its own
         self._ends = memoryview(container.section("ends")).cast("Q")
 
     def __len__(self) -> int:
@@ -86,9 +86,9 @@ class SyntheticSource(Source):
     def read(self, index: int) -> Record:
         dice = self._dice(index)
         picture = dice % (len(self._ends) - 1)
-        jpeg = self._jpegs[self._ends[picture] : self._ends[picture + 1]]
+        jpeg = self._container.piece("jpegs", self._ends[picture], self._ends[picture + 1])
         # JFIF wants its APP0 segment right after the start marker; the comment goes after that.
-        head = 4 + int.from_bytes(jpeg[4:6]) if bytes(jpeg[2:4]) == b"\xff\xe0" else 2
+        head = 4 + int.from_bytes(jpeg[4:6]) if jpeg[2:4] == b"\xff\xe0" else 2
         comment = f"prepserver synthetic seed={self._spec.seed} index={index}".encode()
         marker = b"\xff\xfe" + (len(comment) + 2).to_bytes(2)
         data = b"".join((jpeg[:head], marker, comment, jpeg[head:]))

@@ -306,12 +306,12 @@ _PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
 )
 
 TestEarlyHistories = EarlyHistories.TestCase
 TestEarlyHistories.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
 )
 
 
