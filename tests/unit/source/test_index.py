@@ -157,7 +157,8 @@ def test_damage_that_opening_meets_is_mended(tmp_path: Path) -> None:
     photos, cache = SyntheticImages(40, size=(64, 64), num_classes=4), tmp_path / "cache"
     first = build_index(photos, cache)
     whole = first.path.read_bytes()
-    first.path.write_bytes(whole[:4096] + bytes([whole[4096] ^ 1]) + whole[4097:])  # a picture
+    at = whole.rindex(Container(first.path).section("ends"))  # which opening reads
+    first.path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     gc.disable()  # as in a worker, which would keep the file until other jobs come
     try:
         with pytest.raises(SourceError, match="damaged") as caught:
