@@ -84,6 +84,8 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
         return _Packing(spec, place, options, report).run()
     except BrokenContainerError as error:
         raise PackError(f"the source's listing {error.path} is damaged: run the same command to go on") from error
+    except SampleError as error:  # when the index asks for its label: it has changed since it was packed
+        raise PackError(f"{spec.place}: {error.reason}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PackError(

@@ -60,9 +60,8 @@ def test_a_large_log_is_put_aside_once_and_read_with_the_next(tmp_path: Path, mo
     assert [each[1] for each in records(tmp_path)] == [Left(1, "two" * 30), Left(1, "three" * 30)]
 
 
-def test_a_log_that_another_daemon_takes_as_it_is_put_aside_stays_open_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_another_daemon_takes_stays_open_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps, as a large one is put aside."""
     monkeypatch.setattr(logfile, "ASIDE_BYTES", 100)
     log = LogFile(tmp_path, "a", 7)
     log.append(Left(1, "t" * 90))

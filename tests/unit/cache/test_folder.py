@@ -124,9 +124,8 @@ def test_room_is_made_of_those_unused_longest(tmp_path: Path) -> None:
     os.close(folder)
 
 
-def test_a_cache_that_another_daemon_removes_meanwhile_takes_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_is_removed_meanwhile_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another daemon, between the look into the folder and that at the file."""
     folder = opened(tmp_path, tmp_path)
     for name in ("a", "b"):
         os.close(open_file(folder, name, SHAPE, KEY))

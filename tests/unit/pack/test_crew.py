@@ -53,7 +53,7 @@ def test_a_dead_process_is_replaced_and_only_its_sample_is_bad() -> None:
     assert bad == dict.fromkeys((0, 6, 7), "the process that packed it died (signal 9)")
 
 
-def test_a_process_that_dies_with_nothing_in_hand_takes_no_sample_with_it(tmp_path: Path) -> None:
+def test_a_process_that_dies_idle_takes_no_sample_with_it(tmp_path: Path) -> None:
     slow, fast, done = (tmp_path / name for name in ("slow", "fast", "done"))
 
     def work(sample: int) -> tuple[int, Transcoded]:

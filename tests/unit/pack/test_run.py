@@ -21,6 +21,7 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline.sources import (
     Arrays,
     Coco,
+    Csv,
     FileList,
     ImageFolder,
     Mix,
@@ -232,6 +233,19 @@ def test_no_sample_is_left_out_because_its_listing_is_damaged(kind: str, tmp_pat
     with pytest.raises(PackError, match=r"listing .*\.idx is damaged: run the same command"):
         do(spec, tmp_path / "out", skip=True, told=Damages(tmp_path / "out", at))
     assert do(spec, tmp_path / "out", skip=True).skipped == 0
+
+
+def test_a_file_that_is_cut_while_it_is_packed_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("text,label\none,1\ntwo,2\n")
+
+    class Cuts(Told):
+        def end(self) -> None:
+            os.truncate(table, 20)
+
+    spec = Csv(str(table), columns={"text": kinds.Text(), "label": kinds.Label()})
+    with pytest.raises(PackError, match=r"^/.*t\.csv: t\.csv has 20 bytes .* it has changed"):
+        do(spec, tmp_path / "out", told=Cuts())
 
 
 def test_damaged_files_are_kept_and_named(tmp_path: Path) -> None:
