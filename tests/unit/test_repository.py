@@ -302,7 +302,7 @@ def test_documents_name_every_error_and_no_other() -> None:
 
 def test_documents_name_every_setting_with_its_default() -> None:
     automatic = {
-        "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "see below", "source_roots": "[]",
+        "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "the first of four", "source_roots": "[]",
         "plugins": "[]",
         "plugin_read": "[]", "worker_memory_bytes": '"auto"',
         "cache_memory_bytes": '"auto"', "cache_disk_bytes": '"auto"', "cache_folders": "[]",
