@@ -97,4 +97,4 @@ def sheets(result: Figures) -> list[Sheet]:
     return [sheet, memory]
 
 
-CASE = Case("Attaching, and what a worker weighs", measure, sheets)
+CASE = Case("Attaching, and memory of workers", measure, sheets)

@@ -1,4 +1,4 @@
-"""How long from the moment when a batch is full until a client has its tensor, and back?
+"""How long does it take from a full batch to the client's tensor, and back?
 
 The real daemon, the workers' real loop, and a client with ``zero_copy=True``. The rows themselves tell when they were
 full (``stamp`` in `bench.harness.stand_in`), for batches of 64 and 1024 images of 224x224x3 (9 and 154 MB):
@@ -6,9 +6,9 @@ full (``stamp`` in `bench.harness.stand_in`), for batches of 64 and 1024 images 
 - *announce*: from the last row being full to the tensor in the hands of a client that waits in ``next()``. This is the
   worker's message, the scheduler, the daemon's message, and the views. A batch that was full before the client asked
   does not count.
-- *ready*: the whole of ``next()`` for a batch that was there before; it gives the last one back and lends the next.
-- *release*: from the call of that ``next()`` until a resting worker begins to fill a row that it gave back: client,
-  daemon, worker, so two messages and two wake-ups.
+- *ready*: the whole of ``next()`` for a batch that was ready before; it releases the last one and lends the next.
+- *release*: from the call of that ``next()`` until a resting worker begins to fill a released row: client, daemon,
+  worker, so two messages and two wake-ups.
 
 Rows are filled *by a pause*: a worker sleeps a millisecond for 16 rows and writes only the stamps, so the cores are
 free and the path itself is measured. Once more 64 images take 16 ms for 16 rows, so that filling them takes as long as

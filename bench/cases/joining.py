@@ -1,4 +1,4 @@
-"""When a job joins one that already runs, how soon does it have its first batch, and what is made twice for it?
+"""When a job joins one that already runs, how soon does it get its first batch, and how many rows are made twice?
 
 Two jobs with the same arguments on tiny synthetic images, an epoch of 4 blocks. When the first job has come to 10, 40,
 70 and 95 % of a block, the second one starts and reads an epoch: once with both as fast as they go, once with both at
@@ -7,7 +7,7 @@ it worked.
 
 *First batch* is counted from the making of the client. *Longest wait later* is the wait for the shared stream. *Rows
 made twice* are the rows that the daemon has made, less one pass of the stream on which both jobs are in the end (all of
-the second job's rows, if it shares no stream). Chunks that are in work count for nothing.
+the second job's rows, if it shares no stream). Chunks in work do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What would one get from another loader in prepserver's place?
+"""How fast are other data loaders?
 
 Each loader runs at the fastest settings that its documentation recommends: one job with 2 workers (or threads), and 4
 jobs at the same time. docs/benchmarks.md lists the contenders, their settings, and how to install them; those that are
@@ -11,7 +11,7 @@ four. Three rounds; in each all contenders run in the same order.
 - *images/s*: in the window, without the waits between epochs (from the last batch of one to the first of the next),
   because with 1.3 million samples they would hardly count. What a loader prepares in such a wait counts in full: this
   is worth up to 1 % to those that stop between epochs.
-- *of prepserver's*: divided, within a round, by prepserver's images/s on plain files with as many jobs.
+- */ prepserver*: divided, within a round, by prepserver's images/s on plain files with as many jobs.
 - *imports*: from the start of the process until it is ready; *first batch*: from there. FFCV compiles itself then.
 - *gap*: the median wait for the first batch of an epoch, less the median of all others, over the whole life of the
   job. Loaders that repeat by themselves are cut every 6016 samples.
@@ -21,8 +21,8 @@ four. Three rounds; in each all contenders run in the same order.
   memory. A second table shows prepserver's memory in parts: a job's own part is mostly torch.
 - *kB per image*: the bytes on disk per image; for FFCV without its padding.
 
-Below the tables stands, for each column, who is ahead of prepserver and whether it antialiases, and who was left out
-and why. `bench/out/peers.svg` shows the bars.
+Below the tables, a line for each column names the contenders that are ahead of prepserver, and whether they antialias;
+others name those that were left out, and why. `bench/out/peers.svg` shows the bars.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def measure(run: Run) -> Figures:
 
 
 def _taking_part(cells: Cells, wanted: Collection[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Who can take part, why the others cannot, and the versions of packages; afterwards the data are written."""
+    """The contenders that can run, why the others cannot, and the versions of packages; writes their data."""
     taking_part: list[str] = []
     left_out: dict[str, str] = {}
     versions: dict[str, str] = {}
@@ -77,7 +77,7 @@ def _taking_part(cells: Cells, wanted: Collection[str]) -> tuple[list[str], dict
 
 
 def _rounds(cells: Cells, run: Run, keys: list[str], left_out: dict[str, str]) -> list[list[dict[str, Any]]]:
-    """The cells of all rounds; notes in `left_out` who failed."""
+    """The cells of all rounds; notes failed contenders in `left_out`."""
     for key in keys:
         if PEERS[key].module == "prepserver" and PEERS[key].jobs == 1:
             say(f"warming up: the daemon's listing for {PEERS[key].name}")
@@ -119,4 +119,4 @@ def options(parser: argparse.ArgumentParser) -> None:
                         help="for the data in the contenders' forms")  # fmt: skip
 
 
-CASE = Case("Against every loader that one could take instead", measure, sheets, remarks, chart, options)
+CASE = Case("Against other data loaders", measure, sheets, remarks, chart, options)

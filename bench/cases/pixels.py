@@ -72,7 +72,7 @@ def _folder(run: Run, form: str) -> Path:
 
 def sheets(result: Figures) -> list[Sheet]:
     rounds, jobs, kilobytes = result["rounds"], result["jobs"], result["kilobytes"]
-    heads = ("form", "rows/s of one worker", f"of a job with {result['workers']}", "kB per sample", "of RGB's")
+    heads = ("form", "rows/s of one worker", f"of a job with {result['workers']}", "kB per sample", "relative to RGB")
     sheet = Sheet("Rows of packed photos", heads)
     for name, size in kilobytes.items():
         rgb = kilobytes.get(f"rgb, {name.partition(', ')[2]}")

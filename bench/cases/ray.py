@@ -158,7 +158,7 @@ def sheets(result: Figures) -> list[Sheet]:
     sheet.rows += [
         ("local worker, images per CPU second", spread(of("local_per_core")), "", "-"),
         ("remote worker, images per CPU second", spread(of("remote_per_core")), "", "-"),
-        ("a remote one's part of a local one's", spread(of("part"), ".2f"),
+        ("remote worker relative to local worker", spread(of("part"), ".2f"),
          *reach(statistics.median(of("part")), ">=", _PART)),
         ("images per block", spread(of("block_rows")), "", "-"),
         ("bridge, us per remote image", spread(of("bridge_us")), "", "-"),

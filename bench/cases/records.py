@@ -1,4 +1,4 @@
-"""How many rows of 1 kB a second from formats that need no decoding, and from the format's own fastest reader?
+"""How many rows of 1 kB per second do formats without decoding give, compared with the format's own fastest reader?
 
 Shuffled, in batches of 256, with equal numbers of workers; a row is 256 floats and a label (Arrays: of a memory-mapped
 .npy each; TFRecord: 240 floats, for the names of features take bytes, too; Parquet: row groups of 4096). The rival of
@@ -70,7 +70,7 @@ class Format:
 
 
 class _Mapped(Dataset[Any]):
-    """What the documents of numpy and torch lead to."""
+    """The reader that numpy's and torch's documents suggest."""
 
     def __init__(self, folder: Path) -> None:
         self.x, self.y = (np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
@@ -109,7 +109,7 @@ def _tfrecord(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
 
 
 class _RowGroups(IterableDataset[Any]):
-    """Batches of a Parquet file, a row group after the other in random order."""
+    """Batches of a Parquet file, one row group after the other, in random order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,6 +1,6 @@
 """How long do the others wait when a worker, a client or the daemon is killed?
 
-Real processes, ended by SIGKILL at a moment that nothing waits for. The worst of all tries is compared with the target.
+Real processes are ended by SIGKILL at random moments. The worst of all tries is compared with the target.
 
 - *A worker.* One job takes batches of 64 photos as fast as they come, so it waits for each. At random a worker is
   killed, twenty times. *Later than usual* is the longest wait for a batch in the second after that, less the median
@@ -252,4 +252,4 @@ def _add(sheet: Sheet, words: str, values: list[float], target_ms: float | None 
     sheet.rows.append((words, str(len(values)), f"{statistics.median(values):.1f}", f"{max(values):.1f}", *reached))
 
 
-CASE = Case("After a kill", measure, sheets)
+CASE = Case("Recovery after a kill", measure, sheets)

@@ -1,4 +1,4 @@
-"""How long does it take to go on in the middle of 10^9 samples, and what does a checkpoint hold?
+"""How long does it take to resume in the middle of 10^9 samples, and how large is a checkpoint?
 
 The dataset is `SyntheticImages(10**9)`, whose index does not depend on the number of samples. A daemon runs, and a
 process has imported everything. Forty times for each order, at a random position of a hundred passes: a new

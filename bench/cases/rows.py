@@ -1,4 +1,4 @@
-"""How many ready rows can a job be given, and what do daemon and client cost when the workers do not decode?
+"""How many ready rows per second can a job get, and what do daemon and client cost when the workers do not decode?
 
 The real daemon, the workers' real loop, a real client; what fills rows is replaced (`bench.harness.stand_in`).
 
@@ -124,4 +124,4 @@ def sheets(result: Figures) -> list[Sheet]:
     return [rates, costs]
 
 
-CASE = Case("Rows that are ready", measure, sheets)
+CASE = Case("Delivery of ready rows", measure, sheets)

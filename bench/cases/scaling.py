@@ -2,14 +2,14 @@
 
 The real daemon, up to 128 worker processes, up to 64 client processes. One client takes what 1 and 2 workers decode;
 then workers sleep for 1 ms per row in place of decoding (`bench.harness.stand_in`), so that 128 of them fit two cores,
-and rows have 8x8 pixels, so that memory does not count. The clients share one job as its ranks, share one stream as
-jobs of their own (so each takes all that is made), or have a stream each.
+and rows have 8x8 pixels, so that memory does not count. The clients are ranks of one job, or separate jobs on one
+stream (so each gets all rows), or have a stream each.
 
 128 workers and 64 clients cost CPU for each wake-up, and two cores are soon full. So the sum of images/s says what this
-machine can do. What the daemon can do is told by its own user and system time: divided by the chunks made, it is the
+machine can do. What the daemon can do follows from its own user and system time: divided by the chunks made, it is the
 *cost of a chunk*, with its task, its answer, and its share of the announcements and releases; the rows made per second
-of that time are *its limit* on a core of its own. In the last line the workers do nothing: the daemon itself is the
-bottleneck there, and the limit can be compared with what it does.
+of that time are the *limit* on a core of its own. In the last line the workers do nothing: the daemon itself
+is the bottleneck there, and the limit can be compared with what it does.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def sheets(result: Figures) -> list[Sheet]:
     sheet = Sheet(
         f"Workers and clients; target with 128 workers: a limit of {_TARGET_PER_S:.0f} rows/s",
         (
-            *("workers", "that", "clients", "on", "images/s in sum", "chunks/s", "messages/s", "daemon, cores"),
-            *("machine, cores", "daemon, us per chunk", "its limit, chunks/s", "its limit, rows/s", "reached"),
+            *("workers", "work", "clients", "share", "images/s in sum", "chunks/s", "messages/s", "daemon, cores"),
+            *("machine, cores", "daemon, us per chunk", "limit, chunks/s", "limit, rows/s", "reached"),
         ),
     )
     for same in zip(*result["rounds"], strict=True):

@@ -108,7 +108,7 @@ def sheets(result: Figures) -> list[Sheet]:
             Target(f"images/s, objects / files, {count}", "images_per_s", *cells, 0.8),
             Target(f"images per CPU second without the store's, {count}", "images_per_cpu_s", *cells),
         ]
-    return [sheet, target_sheet("Object store with 50 ms", rounds, ratios)]
+    return [sheet, target_sheet("Objects relative to files", rounds, ratios)]
 
 
-CASE = Case("An object store that answers after 50 ms", measure, sheets, lambda result: disturbed(result["rounds"]))
+CASE = Case("An object store with a latency of 50 ms", measure, sheets, lambda result: disturbed(result["rounds"]))

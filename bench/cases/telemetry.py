@@ -1,7 +1,8 @@
 """What do the counters cost?
 
-They are always on, so a run without them is one of another commit (`versus`), and they cost less than two runs differ.
-So each part is measured by itself, in microseconds of a thread's CPU time, and set against the least work that it
+They are always on, so only another commit could run without them (`versus`), and they cost less than the difference
+between two runs. So each part is measured by itself, in microseconds of a thread's CPU time, and set against the least
+work that it
 counts: in a worker the clocks around the ops of a row, against that row (a photo to 224 pixels); in the daemon its work
 for a chunk of 64 rows, against these rows, and once a second for a worker and a job, and for what
 reports keep of a job; in the client its work in a step.

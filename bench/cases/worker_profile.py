@@ -28,7 +28,7 @@ _CALLS = {
 }  # fmt: skip
 _PARTS = {
     "read": "finding the sample, reading", "open": "header", "plan": "random parameters",
-    "decoding": "around decode", "resizing": "around resize", "whole": "around the one call for all these",
+    "decoding": "around decode", "resizing": "around resize", "whole": "around the one call for all of these",
     PYTHON: "the rest: rows, labels, counters",
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ def sheets(result: Figures) -> list[Sheet]:
     sheet.rows.append(("Python's share, %", *(spread(each, ".1f") for each in shares)))
     sheet.rows.append(("target", *(f"{bound} %" for bound, _ in reached)))
     sheet.rows.append(("reached", *(yes for _, yes in reached)))
-    parts = Sheet("Which Python that is, microseconds per sample, with the clocks' own time", columns)
+    parts = Sheet("Time in Python by part, microseconds per sample, with the clocks' own time", columns)
     for name, words in _PARTS.items():
         parts.rows.append((words, *(spread([found["parts"][name] for found in each], ".1f") for each in blocks)))
     return [sheet, parts]

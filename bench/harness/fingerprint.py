@@ -35,7 +35,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def _busy_cores() -> float:
-    """What works here now. The load average would still tell of the case before."""
+    """Cores in use now. The load average would still include the case before."""
     before, began_s = machine_busy_s(), time.monotonic()
     time.sleep(_LOOK_S)
     return round((machine_busy_s() - before) / (time.monotonic() - began_s), 2)

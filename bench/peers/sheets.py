@@ -73,7 +73,7 @@ def _comparison(result: Figures) -> Sheet:
     rounds = result["rounds"]
     sheet = Sheet(
         f"{result['workers']} workers; medians of {len(rounds)} rounds (min-max)",
-        ("contender", "jobs", "antialiased", "images/s in sum", "of prepserver's", *(f.text for f in _FIGURES[1:])),
+        ("contender", "jobs", "antialiased", "images/s in sum", "/ prepserver", *(f.text for f in _FIGURES[1:])),
     )
     for key in _keys(result):
         peer, which = PEERS[key], {"peer": key}

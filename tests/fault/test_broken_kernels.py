@@ -1,4 +1,4 @@
-"""Compiled kernels that crash where they are: the daemon finds out, says so, and serves without them."""
+"""Compiled kernels that crash on this machine: the daemon notices, logs it, and serves without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is said at its sockets, the daemon goes on serving the honest client, and holds on to nothing."""
+"""Whatever hostile clients send, the daemon continues to serve the honest client, and keeps no resources of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client may die, stop or vanish at any moment: the others go on, and what it held comes back."""
+"""A client may die, stop or vanish at any moment: the others continue, and its rows are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon may be killed: its clients are told, nothing of it stays, and a new one goes on with the same bytes."""
+"""The daemon may be killed: its clients notice, nothing remains of it, and a new one continues with the same bytes."""
 
 from __future__ import annotations
 

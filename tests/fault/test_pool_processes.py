@@ -84,7 +84,7 @@ prepserver_ops = {"nothing": lambda image, rng: image}
 
 
 def test_a_file_on_which_indexers_die_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a library may, which calls abort() for a file that it cannot read; other listings go on."""
+    """A library may call abort() on a file that it cannot read; other listings continue."""
     (tmp_path / "owner").mkdir()
     (tmp_path / "owner" / "aborts.py").write_text(_ABORTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "owner"))

@@ -1,4 +1,4 @@
-"""An error that nobody foresaw, at the word of one client: that one loses its answer or its connection, nobody else."""
+"""An unexpected error while the daemon serves one client costs only that client its answer or its connection."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_job_not_told_of_its_new_ring_gets_no_row_of_the_old(server: Server, o
 def test_rows_that_a_dropped_client_reads_stay_as_they_are(
     server: Server, order: Callable[[str], None], faults: Path
 ) -> None:
-    """Its job parts from the others as that of a client that stands still."""
+    """Its job parts from the others like the job of a stopped client."""
     source, spec = SyntheticImages(2000, 32), {**OTHER, "joining": Joining(lag="detach")}
     where: dict[str, Any] = {"fields": "dict", "runtime_dir": server.runtime_dir}
     expected = inline_rows(source, **spec)

@@ -1,4 +1,4 @@
-"""``python -m tests.golden`` takes all digests anew; with ``--check`` it compares them and says what differs."""
+"""``python -m tests.golden`` computes all digests again; with ``--check`` it compares them and shows what differs."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def digest(source: Any, ops: list[Op], num_shards: int = 1, shard_index: int = 0
 
 
 def digests(kept: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The content of `FILE`, taken anew for the pipelines that it names."""
+    """The content of `FILE`, computed again for the pipelines that it names."""
     given = sources(folder)
     rows = [{"pipeline": each["pipeline"], **digests_of(each["pipeline"], given)} for each in kept["rows"]]
     plain = [OPS["CenterCrop"](size=16)]  # type: ignore[call-arg]

@@ -175,7 +175,7 @@ class Legs:
     def __call__(
         self, server: Server, state: dict[str, Any] | None, batches: int | None, shards: int, index: int = 0
     ) -> Any:
-        """One run, up to a checkpoint: it goes on from `state` and takes `batches`, None for all."""
+        """One run, up to a checkpoint: it resumes from `state` and takes `batches`, None for all."""
         with PrepClient(
             SOURCE, OPS, job=self.job, fields="dict", runtime_dir=server.runtime_dir,
             sharding=Sharding(num_shards=shards, shard_index=index),
@@ -424,7 +424,7 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
 
 
 def test_a_jobs_last_word_finds_room_with_a_slow_daemon(server: Server) -> None:
-    """A ring of 512 batches is given back while the daemon stands still, more than a connection takes."""
+    """512 batches are released while the daemon is stopped, more messages than a connection buffers."""
     spec: dict[str, Any] = {"batch_size": 1, "zero_copy": True, "job": "talks"}
     with PrepClient(SyntheticImages(2000, size=(40, 40)), OPS, runtime_dir=server.runtime_dir, **spec) as client:
         batches = iter(client)

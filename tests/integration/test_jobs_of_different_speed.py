@@ -46,7 +46,7 @@ def expected() -> list[list[tuple[int, str]]]:
 def test_a_job_that_stops_reading_is_detached_and_loses_nothing(
     server: Server, expected: list[list[tuple[int, str]]], lag: str
 ) -> None:
-    """The one that reads gets all its epoch while the other holds its rows; then that one gets all of its own."""
+    """The reading job gets its whole epoch while the other holds its rows; then the other gets its whole epoch."""
     with client(server, "slow", lag=lag) as slow, client(server, "quick", lag=lag) as quick:
         slow_batches, quick_batches = iter(slow), iter(quick)
         got_slow = rows_of(next(slow_batches))

@@ -1,4 +1,4 @@
-"""Code of the daemon's owner, in real daemons: the same bytes everywhere, and whatever it may do wrong."""
+"""Plug-ins in real daemons: the same bytes everywhere, and every way in which they may fail."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SOURCE = SyntheticImages(SAMPLES, 8, seed=1)
 def client(
     server: Server | None, job: str, start: Literal["any", "first"] | int | None = None, **options: Any
 ) -> PrepClient:
-    """However slow the pool is, it waits for the running job's next block rather than take a stream of its own."""
+    """Even if the pool is slow, it waits for the running job's next block rather than take a separate stream."""
     where: dict[str, Any] = {"inline": True} if server is None else {"runtime_dir": server.runtime_dir}
     return PrepClient(
         SOURCE, [RandomResizedCrop(8)], fields="dict", shuffle=True, seed=6, batch_size=64, job=job,

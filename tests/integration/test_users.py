@@ -336,7 +336,7 @@ def read_on(client: ClientProcess, epochs: int) -> None:
 
 
 def test_a_stopped_job_stops_no_job_of_another_user(world: World) -> None:
-    """Whatever its policy is: it parts, and goes on where it stood."""
+    """Whatever its policy: it parts, and continues at the same batch."""
     expected = inline_rows(LINE, epochs=4, batch_size=50, shuffle=True, seed=5)
     stops, other = (world.client(uid, LINE, **LINE_ARGUMENTS) for uid in (DAEMON, MEMBER))
     had = stops.read(1)

@@ -186,7 +186,7 @@ class ClientProcess:
         os.kill(self.pid, number)
 
     def end(self) -> None:
-        """Ends the process, however it stands."""
+        """Ends the process, whatever its state."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait(PATIENCE_S)

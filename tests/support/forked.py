@@ -52,7 +52,8 @@ def _run(environment: dict[str, str], folder: str, arguments: Sequence[str], *sa
 
 
 class Forked:
-    """A process forked from one that has imported everything: most of what a fresh interpreter computes is importing.
+    """A process forked from one that has imported everything, because a new interpreter spends most of its time
+    importing.
 
     Attributes:
         stdin: Of the process, as all that follow: what `subprocess.Popen` has, as far as tests use it.

@@ -144,7 +144,7 @@ class Stranger:
         return message
 
     def ended(self) -> bool:
-        """Waits until the daemon refuses to go on, or hangs up; what it has announced before is passed over."""
+        """Waits until the daemon refuses to continue, or hangs up; skips earlier announcements."""
         while (said := self.receive()) is not None and type(said).__name__ != "Refused":
             assert type(said).__name__ == "Ready"
         return True

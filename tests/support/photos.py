@@ -18,7 +18,7 @@ PILLOW_SUBSAMPLINGS = ("444", "422", "420", "Gray")
 
 
 def pixels(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
-    """RGB, (height, width, 3): waves of strong colours, and grain, so that every pixel tells where it is from."""
+    """RGB, (height, width, 3): waves of strong colours, and grain, so that each pixel shows where it came from."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width] / 25.0
     waves = [np.sin(x * a + y * b + c) for a, b, c in rng.uniform(0.3, 3.0, (3, 3))]

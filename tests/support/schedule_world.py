@@ -339,7 +339,7 @@ class World:
         assert batch.start >= upto, "told of rows that are no whole batch of this rank"
 
     def _check_rows(self, client: Client, batch: Batch) -> None:
-        """Every row of a batch that was announced and not released is there, made for this lane."""
+        """Every row of an announced and unreleased batch is filled, for this lane."""
         for p in range(max(batch.start, client.session.released_upto), batch.stop):
             lane = self.memory(client.lane_at(p))
             assert lane.holds.get(p % lane.rows) == p, f"position {p} was promised, its row holds another"
@@ -421,7 +421,7 @@ class World:
         return asked[-1]
 
     def present(self, cursor: int) -> None:
-        """A rank for which a place is kept attaches; it may get another place, if that one is of no use any more."""
+        """A rank for which a place is kept attaches; it may get another place if the kept one is useless by now."""
         client = self.clients[cursor]
         admit, _ = self.ask(dataclasses.replace(client.asked, asker=self.new_id()))
         if isinstance(admit, Refuse):
@@ -622,7 +622,7 @@ class World:
         return moved
 
     def _stand(self) -> str:
-        """Who stands where: the text of a deadlock."""
+        """The position of every rank: the text of a deadlock."""
         lines = ["nobody can move"]
         for stream in self.table.streams.values():
             lines.append(f"stream {stream.id}: low {stream.low} floor {stream.floor} watermark {stream.watermark} "

@@ -51,7 +51,7 @@ class ByHand(Coordinator):
         self.table.put(cursor, self.streams[stream])
 
     def present(self, cursor: int) -> list[Action]:
-        """A rank is there."""
+        """A rank attaches."""
         stream = self.table.stream_of(cursor)
         stream.cursors[cursor].present = True
         stream.changed()

@@ -1,4 +1,4 @@
-"""Rows are what they were: a checkpoint of an earlier release goes on with the same bytes."""
+"""Rows keep their bytes: a checkpoint of an earlier release resumes with the same bytes."""
 
 from __future__ import annotations
 

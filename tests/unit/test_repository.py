@@ -1,4 +1,4 @@
-"""What the documents promise is there, and the repository keeps its own rules."""
+"""The documents match the code, and the repository keeps its own rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def code_blocks(text: str) -> list[str]:
 
 
 def spans(text: str) -> list[str]:
-    """What stands between backquotes, outside of code blocks."""
+    """Texts between backquotes, outside of code blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
@@ -243,7 +243,7 @@ def test_large_modules_say_why_and_classes_stay_small() -> None:
 
 
 def test_no_name_of_a_test_is_longer_than_60_characters() -> None:
-    """What needs more words stands in the test's docstring."""
+    """The test's docstring holds what does not fit."""
     found = {
         (relative(path), node.name)
         for path in (ROOT / "tests").rglob("*.py")

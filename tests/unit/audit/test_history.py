@@ -131,7 +131,7 @@ def test_batches_are_numbered_as_the_rank_got_them() -> None:
 
 
 def test_clients_that_share_a_name_are_told_apart() -> None:
-    """What they read and when they are there tells them apart."""
+    """They are told apart by what they read and when they are attached."""
     other = replace(ROWS, digest="validation")
     log: list[Record] = [
         Job(1, "j", 0), ROWS, replace(stay(0, 0).attached, rows=1), Progress(2, 100, 100),

@@ -1,4 +1,4 @@
-"""An epoch that several shards have parts of, as the log of one machine tells it."""
+"""An epoch divided among shards, as one machine's log records it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = Rows({"source": "SyntheticImages"}, "d", "/i", N, "cyclic", 0, [])
 
 
 def stay(shards: int, index: int, start: int, rounds: int | None, n: int = N, **more: object) -> Stay:
-    """Shard `index` goes on at `start` of its line for so many rounds, None for the epoch, and says where it stands."""
+    """Shard `index` continues at `start` for so many rounds, None for the rest of the epoch; returns its position."""
     rows = replace(ROWS, n=n, num_shards=shards, shard_index=index)
     fields = {
         "rows": 0, "daemon": "1", "time": "t", "rank": 0, "world_size": 1, "batch_size": 4, "drop_last": False,
@@ -104,7 +104,7 @@ class Leg:
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[list[Leg], list[list[Stay]]]:
-    """An epoch that several machines have together, of ever other shards, and what stands in their logs."""
+    """An epoch of several machines with changing numbers of shards, and the contents of their logs."""
     machines = draw(st.integers(1, 3))
     legs: list[Leg] = []
     logs: list[list[Stay]] = [[] for _ in range(machines)]

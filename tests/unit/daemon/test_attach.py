@@ -47,7 +47,7 @@ def test_descriptors_come_with_their_numbers(pair: tuple[socket.socket, Peer], t
 
 
 def test_a_lease_that_is_full_takes_no_more(pair: tuple[socket.socket, Peer]) -> None:
-    """Its client takes none of its rings: it is to attach anew."""
+    """Its client takes none of its rings, and must attach again."""
     _, peer = pair
     with open(os.devnull) as file:
 

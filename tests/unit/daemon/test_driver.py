@@ -145,7 +145,7 @@ class Room:
             self.driver.happened(ChunkMade(worker, fill.task, (), took))
 
     def read(self, *attachments: Attachment) -> None:
-        """Each takes a batch, if it is there."""
+        """Each takes a batch, if one is ready."""
         self.make_rows()
         for attachment in attachments:
             cursor = self.table.cursor(attachment.cursor)
@@ -196,7 +196,7 @@ def begin(room: Room, *more: Attach) -> tuple[list[Attachment], Attachment]:
 
 
 def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
-    """It comes to another place than the one that was kept for it, so that its sibling can join; then it is refused."""
+    """It attaches at another place than the kept one, so that its sibling can join; then it is refused."""
     (first,), late = begin(room)
     with pytest.raises(Refusal, match="beyond"):
         room.attach(dataclasses.replace(LATE, rank=1, epoch=0, position=2**61, epoch_start=2**61))

@@ -35,7 +35,7 @@ def test_another_zygote_that_lacks_a_package_ends_the_daemon() -> None:
 
 
 def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    """What is missing, such as memory, may stay missing: the log says so with each try, and there are few."""
+    """A lack of memory, for example, may last: each try is logged, and there are few."""
     nobody: Any = None
     pool = WorkerPool(Poll(), nobody, nobody, Settings(), 1, Path("/cache"))
     (seat,) = pool.seats
@@ -60,7 +60,7 @@ def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.Log
 
 
 def test_remote_workers_do_not_count_as_this_machines() -> None:
-    """A daemon that takes another one's place waits for its own: that one's actors may have all of Ray's cores."""
+    """A successor waits for its own actors, because those of the old daemon may have all of Ray's cores."""
     nobody: Any = None
     pool = WorkerPool(Poll(), nobody, nobody, Settings(engine="ray", remote_workers=2), 1, Path("/cache"))
     there: Any = SimpleNamespace(host="elsewhere")

@@ -159,7 +159,7 @@ def test_a_job_that_stops_after_a_batch_costs_its_patience_only() -> None:
 
 @pytest.mark.parametrize("pipeline", [0, 1])
 def test_a_job_that_stops_before_another_joins_is_left_behind(pipeline: int) -> None:
-    """What lies between the two goes by, but not if it stands."""
+    """Time between the two passes, but not while the job makes no progress."""
     world = Timed()
     stops = world.begin(200.0)
     world.go(5.0)
@@ -266,7 +266,7 @@ def test_a_user_waits_for_its_own_jobs_as_these_say() -> None:
 
 
 def test_absent_ranks_stop_no_job_of_another_user() -> None:
-    """Their job goes on from where they are to begin, its own ranks waiting for them."""
+    """Their job continues where they are to begin, and its own ranks wait for them."""
     world = Timed()
     other = world.begin(500.0, owner=1)
     while world.table.streams[other.stream].head < BLOCK - 300:

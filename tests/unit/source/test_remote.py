@@ -401,7 +401,7 @@ remote.link().want([remote.Wanted("s3://data/slow")])
 
 
 def test_what_is_held_is_bounded(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody comes for gives way once it is there."""
+    """Arrived samples that nobody fetches are dropped."""
     monkeypatch.setattr(remote, "HELD_BYTES", 100)
     link = remote.link()
     store.put("small", bytes(40))

@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @cache
 def loaded_for(name: str) -> tuple[Kernels | None, native.Choice]:
-    """What is loaded for a path, tried once: a trial is a process of its own."""
+    """The kernels for a path, tried once, because each trial starts a process."""
     return native.kernels(), native.path()
 
 

@@ -35,7 +35,7 @@ def walked(
 def test_the_choice_is_near_the_best_of_all_combinations(
     most: int, knee: float, loss: float, gains: list[float], prefetch: float, wanted: float
 ) -> None:
-    """More workers help as far as a knee, and may be slower beyond it; each form has its factor."""
+    """More workers help up to a knee, and may be slower beyond it; each form has its factor."""
 
     def rate(point: Point) -> float:
         beyond = max(0.0, point.workers - knee)
