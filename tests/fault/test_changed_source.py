@@ -30,7 +30,7 @@ def more(tree: ImageFolder) -> None:
 
 
 def fewer(tree: ImageFolder) -> None:
-    """So few that the epoch ends before any place in the middle of it."""
+    """So few samples that the epoch ends before the job's place."""
     for photo in sorted(Path(tree.root).glob("*/*.jpg"))[3:-3]:
         photo.unlink()
 

@@ -214,7 +214,7 @@ class Chaos:
         self._stopped[-1].join()  # nobody could ask it for its workers
 
     def _stop(self, pid: int, seconds: float) -> None:
-        """Stops a process and goes on; it may well be killed before it is continued."""
+        """Stops a process without waiting; it may be killed before it continues."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
         self._stopped.append(threading.Timer(seconds, _continue, [pid]))
@@ -227,7 +227,8 @@ def _continue(pid: int) -> None:
 
 
 def chaos(new_server: Callable[..., Server], home: Path, seconds: float, seed: int) -> tuple[Counter[str], int]:
-    """Runs it for `seconds`, and on until there were `KILLS_PER_S`; returns what has happened and the rows compared."""
+    """Runs for `seconds`, and longer until `KILLS_PER_S` is reached; returns the counts and the number of compared
+    rows."""
     chance = random.Random(seed)
     server = new_server(workers=WORKERS, settings={"drain_s": 0.2})
     baseline, resident = server.settled(), leaks.resident_bytes(server.pid)

@@ -1,4 +1,4 @@
-"""The budget for rings is a wall: who does not fit is told so, and nobody else notices."""
+"""The budget for rings is firm: a job whose ring does not fit gets an error, and no other job notices."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def job(server: Server, source: SourceSpec, ops: tuple[Op, ...], **arguments: An
 
 
 def leave_room(pid: int, nbytes: int) -> None:
-    """A process may have so much more address space than it has."""
+    """A process may use this much more address space than it has now."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + nbytes
     resource.prlimit(pid, resource.RLIMIT_AS, (most, most))

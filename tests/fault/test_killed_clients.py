@@ -107,7 +107,7 @@ def test_a_stopped_client_makes_others_wait_and_loses_nothing(
 def test_a_client_stopped_for_long_learns_it_was_left_behind(
     new_server: Callable[..., Server], client_process: Start
 ) -> None:
-    """By then its connection holds as many announcements as it can, so that nothing more can be said at once."""
+    """By then its connection is full of announcements, so the daemon cannot send more at once."""
     server = new_server(settings={"chunk_rows": 1})
     source = SyntheticImages(2000, size=(48, 64))
     spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 2}

@@ -101,7 +101,7 @@ def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(server: Server, tree: Im
 def test_ready_rows_stay_as_they_are_when_the_daemon_ends(
     new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
 ) -> None:
-    """A job that goes with it must not make room for rows of others while its client still reads."""
+    """When it ends, a job's rows must not be reused for others while its client still reads."""
     server = new_server(workers=2, settings={"drain_s": 0.0})
     slow, quick = (client_process(server, tree, joining=Joining(lag="wait"), **TOLD) for _ in range(2))
     for client in (slow, quick):

@@ -1,4 +1,4 @@
-"""What workers cannot do, tried from inside of them; and that no honest dataset is kept from them."""
+"""What workers must not do, tried from inside; and all that they must read."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_worker_that_is_taken_over_can_do_nothing(
 def test_without_the_sandbox_the_same_tries_succeed(
     new_server: Callable[..., Server], tmp_path: Path, secret: Path
 ) -> None:
-    """Which is shown and warned of."""
+    """Status shows it, and the log warns."""
     server, found = taken_over(new_server, "off", tmp_path, secret)
     assert {found[name] for name in ("read outside", "unix socket", "fork", "signal the daemon")} == {"done"}
     assert server.status()["sandbox"]["parts"] == "none"

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fault
 
 
 def test_a_job_ends_if_an_image_takes_more_than_a_worker_has(new_server: Callable[..., Server], tmp_path: Path) -> None:
-    """The worker holds the image when it fails, and must be able to say so."""
+    """The worker holds the image when it fails, and must still be able to report it."""
     (tmp_path / "a").mkdir()
     Image.new("RGB", (5000, 5000)).save(tmp_path / "a" / "0.png")
     server = new_server(workers=1, settings={"worker_memory": "160M"})

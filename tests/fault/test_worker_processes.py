@@ -1,4 +1,4 @@
-"""Real zygote, real workers: what they do, and that nothing is left of them, however anybody dies."""
+"""Real zygote and workers: their work, and that nothing is left of them, whichever process dies."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def end_with_their_daemon(script: str) -> list[bool]:
 
 
 def endless_work(child: Child, tmp_path: Path) -> Lane:
-    """Gives `child` more than it can do in the time of a test."""
+    """Gives `child` more work than it can finish during a test."""
     spec = SyntheticImages(64, size=(512, 512))
     lane = Lane(tiny_pipeline(64), 1024)
     index = build_index(spec, tmp_path / "bank")
@@ -322,7 +322,7 @@ def test_a_killed_daemon_leaves_no_process_stopped_when_named() -> None:
 
 
 def test_closing_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
-    """It does not matter what the children are doing."""
+    """Whatever the children are doing."""
     before = set(os.listdir("/proc/self/fd"))
     pool = Pool()
     busy, stopped = pool.child(), pool.child(number=1)

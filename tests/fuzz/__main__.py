@@ -1,4 +1,4 @@
-"""Fuzzes the compiled kernels: ``python -m tests.fuzz``, or ``make fuzz``. CONTRIBUTING.md says how to read it."""
+"""Fuzzes the compiled kernels: ``python -m tests.fuzz``, or ``make fuzz``. docs/testing.md explains the output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=25
 
 
 class Driver:
-    """The process that examines inputs, and may die of one.
+    """The process that examines inputs; an input may kill it.
 
     Args:
         libraries: The kernels and the libjpeg that they are to use; none for those that are installed.
@@ -49,7 +49,7 @@ class Driver:
         self._answer()
 
     def ask(self, data: bytes) -> int | str:
-        """Have an input examined: how many branches it is the first to take, or the report of what it has shown."""
+        """Have an input examined: the number of branches that it is the first to take, or the report of its finding."""
         assert self._process.stdin is not None
         begins = self._errors.seek(0, os.SEEK_END)
         self._process.stdin.write(len(data).to_bytes(4, "little") + data)
@@ -74,7 +74,7 @@ class Driver:
 
 
 def kind_of(report: str) -> str:
-    """What findings of one cause have in common: the first line that says what it is."""
+    """The line by which findings with the same cause are recognised: the first one that names it."""
     lines = (line for line in report.splitlines() if "SUMMARY: " in line or "runtime error: " in line)
     return next(lines).split("SUMMARY: ")[-1].replace(f"{ROOT}/", "")
 
@@ -144,7 +144,7 @@ class Run:
 
 
 def shrunk(driver: Driver, data: bytes) -> bytes:
-    """The least that is left of an input and still shows the same."""
+    """The smallest input found that still shows the same."""
     report = driver.ask(data)
     if isinstance(report, int):
         sys.exit("it shows nothing")

@@ -44,11 +44,11 @@ Question = Callable[[], Answer]
 
 
 class Difference(Exception):
-    """What the two paths do not agree about, or what an input may not do: its kind in the first line."""
+    """A difference between the two paths, or something that an input must not cause; the first line names its kind."""
 
 
 class _ExactScratch:
-    """In the place of `decode.scratch`'s buffer, one of just the size that is asked for, with nothing behind it."""
+    """Replaces `decode.scratch`'s buffer by one of exactly the requested size, with nothing behind it."""
 
     room = 1
 
@@ -58,7 +58,7 @@ class _ExactScratch:
 
 
 class _Remembered(PillowImage):
-    """Decodes once for all who ask: Pillow is on neither path, and a good half of the time."""
+    """Decodes once for all callers: Pillow is on neither path, and takes more than half of the time."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -131,7 +131,7 @@ def _rewrite(data: bytes) -> None:
     """Examine what `prepserver pack` does to it.
 
     Raises:
-        Difference: It is said to be packed without loss, and is not.
+        Difference: It is reported as packed without loss, and is not.
     """
     header = read_header(data)
     if header is None or header.height * header.width > MAX_PIXELS:
@@ -218,7 +218,7 @@ def _part(sample: bytes | IndexedScan, box: Box, scale: int) -> Answer:
 
 
 def _row_in_company(sample: bytes | IndexedScan, makers: list[RowMaker]) -> Answer:
-    """The first one's; each is to be what it is alone."""
+    """Those of the first one; each must be what it is alone."""
     rows = [np.zeros(maker.fields[0].shape, maker.fields[0].dtype) for maker in makers]
     failures: Mapping[int, str] = {}
     try:

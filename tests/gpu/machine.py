@@ -1,4 +1,5 @@
-"""What can only be known on a GPU, on a machine that has torch with CUDA and maybe nothing else, nor a network.
+"""Tests and measurements that need a GPU, for a machine that has torch with CUDA, but perhaps nothing else and no
+network.
 
 ``python tests/gpu/machine.py pack [--python 3.12]``, where there is a network: fetches the other packages as wheels
 into build/gpu/wheels (about 30 MB), to be taken along with the checkout.

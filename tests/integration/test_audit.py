@@ -37,7 +37,7 @@ def where(server: Server) -> tuple[str, ...]:
 
 
 def audit(server: Server, job: str, code: int | None = exits.OK, *more: str) -> dict[str, Any]:
-    """What is proven of a job; `code` is None where the daemon may not have written enough yet."""
+    """The verdicts on a job; `code` is None if the daemon may not have written enough yet."""
     done = cli("audit", job, "--json", *where(server), *more)
     assert code is None or done.returncode == code, f"{done.stderr}{done.stdout}{log_of(server, job).read_text()}"
     verdict: dict[str, Any] = json.loads(done.stdout)
@@ -208,7 +208,7 @@ def other_machine() -> Iterator[Server]:
 def test_each_machine_proves_its_part_of_an_epoch_cut_in_shards(
     server: Server, other_machine: Server, leg: Legs, shards: int
 ) -> None:
-    """Two machines: the first began alone, and of three shards no log is here of the last one."""
+    """Two machines: the first began alone, and the log of the last of three shards is missing."""
     machines = [server, other_machine]
     state, rows = leg(machines[0], None, 6, 1)
     for index, machine in enumerate(machines):

@@ -64,7 +64,7 @@ def test_batches_that_cross_epochs_are_the_endless_line(
 
 
 def test_ranks_whose_batches_cross_epochs_share_the_decode(server: Server, tree: ImageFolder) -> None:
-    """Each rank gets as many batches as the others."""
+    """All ranks get the same number of batches."""
     spec: dict[str, Any] = {"shuffle": "full", "seed": 3, "batch_size": 24}
     line = inline_rows(tree, epochs=4, **spec)
     ranks = [open_client(server, tree, order=CROSSING, sharding=Sharding(r, 2), job="ranks", **spec) for r in range(2)]

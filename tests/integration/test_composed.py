@@ -1,4 +1,4 @@
-"""Composed sources with a real daemon: shared, resumed, proven, replayed and named as plain ones."""
+"""Composed sources with a real daemon: shared, resumed, audited, replayed and named like plain ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in deploy/: units that systemd accepts and that expose little, settings that the daemon accepts."""
+"""Files in deploy/: systemd accepts the units, which expose little; the daemon accepts the settings."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_the_runbook_names_every_file_and_exit_code() -> None:
 
 
 def test_a_setup_that_fails_can_be_tried_again(tmp_path: Path) -> None:
-    """What is half made is its own: it refuses only an environment that somebody else has made."""
+    """A half-made environment is its own; it refuses only one that somebody else has made."""
     environment, wheels, stubs = tmp_path / "opt", tmp_path / "wheels", tmp_path / "stubs"
     for folder in (wheels, stubs):
         folder.mkdir()

@@ -26,7 +26,7 @@ SOURCE = SyntheticImages(200, 32)
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is freed is freed because nobody refers to it."""
+    """Memory is freed because nothing refers to it."""
     gc.collect()
     gc.disable()
     yield

@@ -1,4 +1,4 @@
-"""What a training script is told when it cannot have its rows: which error, and what to do."""
+"""The errors of a training script that cannot get its rows: which one, and what to do."""
 
 from __future__ import annotations
 

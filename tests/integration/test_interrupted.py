@@ -45,7 +45,7 @@ class Interrupted(BaseException):
 
 
 def next_interrupted(broken: set[tuple[CodeType, int]], is_meant: Callable[[int], bool], batches: Iterator[Any]) -> Any:
-    """``next(batches)``, with an exception at the first line that is meant and not yet in `broken`, or none."""
+    """``next(batches)`` with an exception at the first chosen line that is not yet in `broken`, or without one."""
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         if frame.f_code.co_filename.endswith(("weakref.py", "blocks.py")) and frame.f_code.co_name != "take":

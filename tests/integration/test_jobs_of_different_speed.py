@@ -1,4 +1,4 @@
-"""Jobs that share a stream and do not keep step: who waits, who parts, who loses nothing."""
+"""Jobs of different speed on one stream: which one waits, which parts, and that none loses rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that come while another one is in the middle of a block: batches at once, little made twice, shared for ever."""
+"""Jobs that attach while another one is in mid-block: batches at once, few rows made twice, then shared for good."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
 
 
 def is_full(stream: dict[str, Any]) -> bool:
-    """Whether there is no room for a chunk more in the window, so that nothing is given out."""
+    """Whether the window has no room for another chunk."""
     rows = min(lane["rows"] for lane in stream["lanes"])
     return bool(stream["position"] + rows - stream["ready_upto"] < CHUNK)
 

@@ -1,4 +1,4 @@
-"""The pairs of docs/migrating.md run as they stand there: what one has and what one writes give the same samples."""
+"""The pairs of docs/migrating.md run as written there: before and after give the same samples."""
 
 from __future__ import annotations
 

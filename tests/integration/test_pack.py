@@ -1,4 +1,4 @@
-"""``prepserver pack`` as people use it, and what it makes, served by a daemon."""
+"""``prepserver pack`` as users run it, and its result, served by a daemon."""
 
 from __future__ import annotations
 

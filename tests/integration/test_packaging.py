@@ -1,4 +1,4 @@
-"""What is installed, and what an import pulls in."""
+"""What is installed, and which modules an import loads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_wheel_without_kernels_has_none_and_the_build_says_so(tmp_path: Path) -> None:
-    """On the terminal: pip keeps back what a build writes to its stdout and stderr. No build of before is in it."""
+    """Must reach the terminal: pip hides what a build writes to stdout and stderr. The checkout has no earlier
+    build."""
     pytest.importorskip("hatchling", reason="building a wheel needs hatchling")
     copy = checkout(tmp_path)
     (copy / NATIVE / "stray.so").write_bytes(b"another environment's")

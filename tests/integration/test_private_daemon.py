@@ -1,4 +1,4 @@
-"""``workers=N``: a daemon of one's own that ends with its process, however that ends."""
+"""``workers=N``: a private daemon that ends with its process, however that ends."""
 
 from __future__ import annotations
 

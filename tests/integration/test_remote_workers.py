@@ -77,7 +77,7 @@ def test_remote_workers_make_the_same_bytes(shared: Server, tree: ImageFolder, e
 
 
 def test_a_killed_bridge_costs_no_row(shared: Server, cluster: Path, tree: ImageFolder, expected: Rows) -> None:
-    """Nor does a cluster that is gone for a while: local workers carry on, and status says why."""
+    """The same if the cluster is gone for a while: local workers continue, and status says why."""
 
     def kill() -> None:
         cluster.unlink()

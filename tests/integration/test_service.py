@@ -91,7 +91,7 @@ def service() -> Iterator[ServiceManager]:
 
 
 def test_jobs_find_the_socket_whether_the_daemon_runs_or_not(service: ServiceManager, client_process: Start) -> None:
-    """It is systemd's: its queue holds the connection of who comes between two daemons."""
+    """It is systemd's: its queue holds connections made between two daemons."""
     inode = service.socket_path.stat().st_ino
     spec: dict[str, Any] = {"batch_size": 8, "shuffle": True}
     stays = client_process(service, SOURCE, **spec)
