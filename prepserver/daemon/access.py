@@ -29,12 +29,12 @@ class Reading:
     roots_only: bool = True  # whether a source elsewhere is refused; else it is read without the rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Access:
     """The rules of one daemon: its settings name the roots, and the limits of each user."""
 
     own_uid: int
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=Settings)  # may be read again
 
     @property
     def limits(self) -> Limits:

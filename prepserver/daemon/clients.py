@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
+from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.complaints import Complaints
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 from prepserver.daemon.poll import Poll
-from prepserver.daemon.questions import Question, Questions
 from prepserver.protocol import messages
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import greeting, mismatch
-from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.actions import End
 from prepserver.schedule.events import RankAsks, RankLeft, Released
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ _LAST_WORDS = 1000
 _ACCEPTED_AT_ONCE = 16
 
 P = ParamSpec("P")
+
+AnyQuestion = messages.Attach | messages.AskStatus | messages.AskStop
 
 
 def _bye(said: bytes) -> messages.Bye | None:
@@ -59,22 +61,23 @@ def _at_word_of(do: Callable[Concatenate[Clients, Peer, P], None]) -> Callable[C
 
 @dataclass(slots=True, eq=False)
 class Clients:
-    """See the module. `questions` is set before the first connection."""
+    """See the module."""
 
     poll: Poll
     driver: Driver
+    attachments: Attachments
     ledger: Ledger
     peers: Peers
     line_socket: Path  # path of a line's socket while the line is made
-    questions: Questions = field(init=False)
+    _ask: Callable[[Peer, AnyQuestion], None] = field(init=False)
     _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
     _listener: Listener | None = field(default=None, init=False)
 
     # -- the sockets --------------------------------------------------------------------------------
 
-    def open(self, listener: Listener) -> None:
-        """Accepts connections from now on."""
-        self._listener = listener
+    def open(self, listener: Listener, ask: Callable[[Peer, AnyQuestion], None]) -> None:
+        """Accepts connections from now on; `ask` handles the one question of each client."""
+        self._listener, self._ask = listener, ask
         self.poll.watch(listener.fileno(), self._accept)
 
     def shut_door(self) -> None:
@@ -92,9 +95,7 @@ class Clients:
         self._complaints.close()
 
     def tick(self, now_s: float) -> None:
-        """Handles deadlines, and questions that wait for memory; call it several times a second."""
-        for question in self.questions.take_short():
-            self.admit(question.peer, question)
+        """Handles deadlines; call it several times a second."""
         self._complaints.tick(now_s)
         for silent in self.peers.overdue(now_s):
             self._drop_silent(silent, f"no question arrived within {SILENCE_S:g} s")
@@ -156,7 +157,7 @@ class Clients:
         match message:
             case messages.Attach() | messages.AskStatus() | messages.AskStop() if not peer.asked:
                 peer.asked = True
-                self.questions.ask(peer, message)
+                self._ask(peer, message)
             case messages.Release() | messages.Sync() if peer.cursor is not None:
                 self._obey(peer, peer.cursor, message)
             case _:
@@ -164,8 +165,8 @@ class Clients:
                 raise ProtocolError(f"{type(message).__name__} from a client that {state}: one question per connection")
 
     def _obey(self, peer: Peer, cursor: int, word: messages.Release | messages.Sync) -> None:
-        if isinstance(word, messages.Release) and cursor in self.driver.attachments:
-            self.driver.attachments[cursor].says(word)
+        if isinstance(word, messages.Release) and cursor in self.attachments:
+            self.attachments[cursor].says(word)
         self.driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
         if isinstance(word, messages.Sync):
             self.driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
@@ -220,23 +221,21 @@ class Clients:
             self._part(peer)
 
     @_at_word_of
-    def admit(self, peer: Peer, question: Question) -> None:
-        """Asks the coordinator for a place, once the source is listed and if the client is still there."""
-        if peer.is_listening:
-            self.questions.admit(question)
+    def on_behalf_of(self, _peer: Peer, do: Callable[[], None]) -> None:
+        """Does something for a peer; an unforeseen error in it ends that peer's connection, and nothing else."""
+        do()
 
-    def answer(self, answer: Admit | Refuse | End) -> None:
-        """Answers a question as the coordinator has decided, or ends an attachment."""
-        if not isinstance(answer, End):
-            self.questions.answer(answer)
-        elif answer.cursor in self.driver.attachments:
-            attachment = self.driver.attachments[answer.cursor]
-            if answer.code == "protocol":
-                self._broke_protocol(attachment.peer, answer.text)
-            else:
-                self.end(attachment.peer, messages.Refused(answer.code, answer.text, answer.field))
-            self._leave(attachment.peer)
-            attachment.peer.since_s = time.monotonic()
+    def end_attachment(self, end: End) -> None:
+        """Ends an attachment, as the coordinator has decided."""
+        attachment = self.attachments.get(end.cursor)
+        if attachment is None:
+            return
+        if end.code == "protocol":
+            self._broke_protocol(attachment.peer, end.text)
+        else:
+            self.end(attachment.peer, messages.Refused(end.code, end.text, end.field))
+        self._leave(attachment.peer)
+        attachment.peer.since_s = time.monotonic()
 
     # -- the ends of connections --------------------------------------------------------------------
 
@@ -278,7 +277,7 @@ class Clients:
 
     def _leave(self, peer: Peer) -> None:
         cursor, peer.cursor = peer.cursor, None
-        attachment = self.driver.attachments.pop(cursor, None) if cursor is not None else None
+        attachment = self.attachments.pop(cursor, None) if cursor is not None else None
         if attachment is not None:
             attach = attachment.attach
             log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)

@@ -1,47 +1,29 @@
-"""Passes events to the coordinator and carries out its actions."""
+"""Passes events to the coordinator, and its actions to the one that carries them out.
+
+Whoever in the daemon hears of something (`clients`, `pool`, `reports`, ...) knows this module and nothing above it.
+"""
 
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from prepserver.daemon.access import Access
-from prepserver.daemon.attachments import Attachments
-from prepserver.daemon.caches import Caches
-from prepserver.daemon.pool import WorkerPool
-from prepserver.daemon.quarantine import Quarantine
-from prepserver.daemon.rings import Rings
-from prepserver.memory.budget import machine_free_bytes
-from prepserver.memory.errors import MemoryShort
-from prepserver.protocol import work
-from prepserver.schedule import actions
+from prepserver.schedule.actions import Action
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.events import Event, RingMade, RingRefused
-
-if TYPE_CHECKING:
-    from prepserver.daemon.clients import Clients
-
-log = logging.getLogger(__name__)
+from prepserver.schedule.events import Event
 
 
 @dataclass(slots=True, eq=False)
 class Driver:
-    """See the module. `pool` and `clients` are set before the first event."""
+    """See the module."""
 
     coordinator: Coordinator
-    rings: Rings
-    caches: Caches
-    attachments: Attachments
-    quarantine: Quarantine
-    access: Access
     clock: Callable[[], float] = time.monotonic
-    pool: WorkerPool = field(init=False)
-    clients: Clients = field(init=False)
+    # Carries out one action and returns the event that answers it, if one does; set before the first event.
+    carry_out: Callable[[Action], Event | None] = field(init=False)
     _events: deque[Event] = field(default_factory=deque, init=False)
     _is_busy: bool = field(default=False, init=False)
 
@@ -64,84 +46,8 @@ class Driver:
             decided, now = self.coordinator.handle(now, self.clock()), None
             for action in itertools.chain(decided, self.coordinator.later()):
                 try:
-                    now = self._do(action)
+                    now = self.carry_out(action)
                 except Exception as e:  # noqa: BLE001 - the table already contains the other actions
                     failed = failed or e
         if failed is not None:
             raise failed
-
-    def _do(self, action: actions.Action) -> Event | None:
-        match action:
-            case actions.Submit(worker, fill):
-                self.pool.send(worker, fill)
-            case actions.Announce():
-                self.attachments.announce(action)
-            case actions.Admit() | actions.Refuse() | actions.End():
-                self.clients.answer(action)
-            case actions.MakeRing():
-                return self._make_ring(action)
-            case actions.Move():
-                self.attachments.moved(action)
-            case actions.QuarantineSample():
-                self._put_away(action)
-            case actions.Joined() | actions.GoesAlone() | actions.Say():
-                _say(action)
-            case actions.KillWorker(worker):
-                self.pool.end(worker)
-            case _:
-                self._tell_workers(action)
-        return None
-
-    def _make_ring(self, asked: actions.MakeRing) -> RingMade | RingRefused:
-        def allow(nbytes: int) -> None:
-            self.access.check_ring(asked.uid, self.rings.bytes_of(asked.uid), nbytes)
-
-        try:
-            ring = self.rings.create(asked.lane, asked.uid, asked.fields, (asked.wanted, asked.needed), allow)
-        except MemoryShort as e:
-            if machine_free_bytes()[0] < e.asked_bytes:
-                self.caches.free_idle()
-            return RingRefused(asked.lane, "memory", str(e))
-        except OSError as e:  # such as a lack of descriptors; running jobs go on
-            return RingRefused(asked.lane, "busy", f"the daemon cannot take another job now: {e}")
-        except Exception as e:
-            log.exception("an error in making a ring; please report it")
-            return RingRefused(asked.lane, "internal", f"an error in the daemon: {type(e).__name__}: {e}")
-        return RingMade(asked.lane, ring.layout.rows)
-
-    def _tell_workers(
-        self, action: work.AddStream | work.AddLane | work.DropLane | work.DropStream | actions.DropRing
-    ) -> None:
-        if isinstance(action, actions.DropRing | work.DropLane):
-            self.rings.drop(action.lane)
-        if not isinstance(action, actions.DropRing):  # of which no worker knows
-            self.pool.broadcast(*self._with_ring(action))
-
-    def setup(self) -> Iterable[tuple[Any, Sequence[int]]]:
-        """The messages for a new worker, with their descriptors."""
-        return [*self.caches.setup(), *map(self._with_ring, self.coordinator.setup())]
-
-    def _with_ring(self, message: Any) -> tuple[Any, Sequence[int]]:
-        """A message to workers, with the descriptor of the ring that it brings."""
-        return message, (self.rings.held[message.lane].fd,) if isinstance(message, work.AddLane) else ()
-
-    def _put_away(self, bad: actions.QuarantineSample) -> None:
-        where = f" for pipeline {bad.pipeline[:12]} ({bad.ops})" if bad.pipeline else ""
-        log.error("sample %d killed workers repeatedly and is quarantined%s", bad.index, where)
-        self.quarantine.add(bad.source, bad.index, bad.why, bad.dataset, bad.pipeline, bad.ops)
-        for stream, lane in bad.places:
-            self.pool.broadcast(work.Quarantine(stream, [bad.index], lane), ())
-        # Another worker may have just begun with this sample, and would die next.
-        for worker, task in self.pool.at_sample(bad.index):
-            if self.coordinator.source_of(task) == bad.source:
-                self.pool.end(worker)
-
-
-def _say(action: actions.Joined | actions.GoesAlone | actions.Say) -> None:
-    match action:
-        case actions.Joined(stream, into):
-            log.info("the jobs of stream %d have joined stream %d", stream, into)
-        case actions.GoesAlone(stream, why):
-            log.info("stream %d goes on alone: %s", stream, why)
-        case actions.Say(level, text):
-            getattr(log, level)("%s", text)

@@ -6,6 +6,7 @@ import logging
 
 from prepserver.config import auto_most_workers
 from prepserver.daemon.driver import Driver
+from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.watch import Watch
 from prepserver.schedule.events import WorkerRetires
 from prepserver.telemetry.headcount import Headcount, next_headcount
@@ -17,10 +18,11 @@ log = logging.getLogger(__name__)
 class Keeper:
     """See the module. `fixed` is the number of the settings; 0 to adapt it."""
 
-    def __init__(self, driver: Driver, watch: Watch, fixed: int) -> None:
+    def __init__(self, driver: Driver, pool: WorkerPool, watch: Watch, fixed: int) -> None:
         self._driver = driver
+        self._pool = pool
         self._watch = watch
-        self._now = Headcount(driver.pool.size)
+        self._now = Headcount(pool.size)
         self.fixed = fixed
 
     def mark(self, now_s: float) -> None:
@@ -32,7 +34,7 @@ class Keeper:
             self._now = next_headcount(was, self._watch.facts_of_slowest(), auto_most_workers(), now_s)
         if self._now.workers != was.workers:
             log.info("%s instead of %d: %s", counted(self._now.workers, "worker"), was.workers, self._now.why)
-        pool = self._driver.pool
+        pool = self._pool
         for _ in range(pool.size, self._now.workers):
             pool.grow()
         for _ in range(self._now.workers, pool.size):

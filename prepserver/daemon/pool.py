@@ -11,12 +11,13 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prepserver.config import ConfigError, Settings
+from prepserver.daemon.driver import Driver
 from prepserver.daemon.engine import Engine, backoff_s
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.poll import Poll
@@ -31,9 +32,6 @@ from prepserver.telemetry.page import NO_LANE, SEVERAL, WorkerStats
 from prepserver.worker import launch
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child
-
-if TYPE_CHECKING:
-    from prepserver.daemon.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +69,13 @@ class WorkerPool:
     """
 
     def __init__(
-        self, poll: Poll, driver: Driver, task_done: Callable[[int, work.Filled | work.Failed], None],
+        self, poll: Poll, driver: Driver, setup: Callable[[], Iterable[tuple[Any, Sequence[int]]]],
         settings: Settings, workers: int, cache_dir: Path,
     ) -> None:  # fmt: skip
         self._poll = poll
         self._driver = driver
-        self._task_done = task_done
+        self._setup = setup  # the first messages for a worker, with their descriptors
+        self._task_done: Callable[[int, work.Filled | work.Failed], None]
         self._settings = settings
         worker_memory_bytes = settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers))
         prepare = work.Prepare(
@@ -98,13 +97,14 @@ class WorkerPool:
         self._stuck: dict[int, Child] = {}  # killed, but not ended
         self.listings = Listings(poll, self._spawn_indexer, cache_dir, time.monotonic)
 
-    def start(self) -> None:
-        """Starts the zygote, which forks the workers. They come up as events.
+    def start(self, task_done: Callable[[int, work.Filled | work.Failed], None]) -> None:
+        """Starts the zygote, which forks the workers. They come up as events, and report what they have done.
 
         Raises:
             ZygoteError: It does not start.
             ConfigError: A plug-in cannot be loaded, or a part of the sandbox is missing that is to be ``on``.
         """
+        self._task_done = task_done
         self._zygote.start()
         self._zygote.process.wait_ready()
         about = self._zygote.process.about
@@ -334,7 +334,7 @@ class WorkerPool:
             return
         self._up[child.ticket] = child
         self._poll.watch(child.fileno(), lambda: self._read_worker(child, 1))
-        for message, fds in self._driver.setup():
+        for message, fds in self._setup():
             self._send(child, message, fds)
         self._driver.happened(WorkerUp(child.ticket))
 

@@ -12,14 +12,19 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from prepserver.cache.folder import FolderError
-from prepserver.daemon.access import Denied
+from prepserver.daemon.access import Access, Denied
 from prepserver.daemon.attach import Peer
-from prepserver.daemon.attachments import Attachment
+from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
+from prepserver.daemon.clients import AnyQuestion, Clients
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger, rows_of
+from prepserver.daemon.pool import WorkerPool
+from prepserver.daemon.quarantine import Quarantine
+from prepserver.daemon.rings import Rings
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.messages import AskStatus, AskStop, Attach, Scanning, Status, Stopping, Welcome
@@ -27,20 +32,41 @@ from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check, with_files
 from prepserver.schedule.events import RankAttaches, RankLeft
 
-if TYPE_CHECKING:
-    from prepserver.daemon.clients import Clients
-    from prepserver.daemon.server import Daemon
-
 log = logging.getLogger(__name__)
 
 _LEAVING_S = 5.0  # how long a question waits for the memory of a job that has just left
+
+
+class Life(Protocol):
+    """The daemon as a whole, as far as clients ask about it."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether it is about to end."""
+
+    @property
+    def end_s(self) -> float:
+        """Longest time until it has ended, if it is about to."""
+
+    @property
+    def keeper(self) -> str:
+        """Who starts and ends it, so that no successor may; empty if nobody does."""
+
+    def stop(self, why: str, *, at_once: bool = False) -> None:
+        """Lets jobs finish, unless `at_once`, and ends the daemon."""
+
+    def snapshot(self, since_ns: int | None = None) -> dict[str, Any]:
+        """Its state as plain data."""
+
+    def rows_per_s(self) -> float:
+        """Rows that the workers can make."""
 
 
 @dataclass(slots=True, eq=False)
 class Question:
     """A rank's question that waits for a listing or for memory; implements `Waiting`."""
 
-    clients: Clients
+    questions: Questions
     peer: Peer
     asked: Asked
     listing: work.Indexed | None = None
@@ -59,24 +85,30 @@ class Question:
                     self.peer.send(Scanning(samples))
             case work.Indexed():
                 self.listing = word
-                self.clients.admit(self.peer, self)
+                self.questions.admit(self)
             case work.IndexFailed(reason):
-                self.clients.refuse(self.peer, "source", reason)
+                self.questions.clients.refuse(self.peer, "source", reason)
 
 
 @dataclass(slots=True, eq=False)
 class Questions:
     """See the module."""
 
-    daemon: Daemon
-    clients: Clients
+    life: Life
     driver: Driver
+    clients: Clients
+    attachments: Attachments
+    access: Access
+    pool: WorkerPool
+    rings: Rings
+    caches: Caches
+    quarantine: Quarantine
     ledger: Ledger
     _askers: Iterator[int] = field(default_factory=lambda: itertools.count(1), init=False)
     _asking: dict[int, Question] = field(default_factory=dict, init=False)  # by `RankAttaches.asker`
     _short: list[Question] = field(default_factory=list, init=False)  # wait for memory
 
-    def ask(self, peer: Peer, question: Attach | AskStatus | AskStop) -> None:
+    def ask(self, peer: Peer, question: AnyQuestion) -> None:
         """Handles the one question of a client."""
         match question:
             case Attach():
@@ -88,13 +120,13 @@ class Questions:
 
     def _attach(self, peer: Peer, attach: Attach) -> None:
         try:
-            if self.daemon.stops:
+            if self.life.stops:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
-            asked = check(attach, self.driver.pool.codes)
+            asked = check(attach, self.pool.codes)
             files = asked.pipeline.files
-            reading = self.driver.access.reading(peer.uid, source_from_wire(asked.source), files)
+            reading = self.access.reading(peer.uid, source_from_wire(asked.source), files)
             # Others could make any number of folders.
-            self.driver.caches.check_folder(asked.cache, make=self.driver.access.is_trusted(peer.uid))
+            self.caches.check_folder(asked.cache, make=self.access.is_trusted(peer.uid))
         except Refusal as e:
             self.clients.refuse(peer, e.code, str(e), e.field)
         except Denied as e:
@@ -102,15 +134,20 @@ class Questions:
         except FolderError as e:
             self.clients.refuse(peer, "permission", str(e), "cache")
         else:
-            self.driver.pool.listings.want(asked.source, Question(self.clients, peer, asked), peer.uid, reading, files)
+            self.pool.listings.want(asked.source, Question(self, peer, asked), peer.uid, reading, files)
 
-    def take_short(self) -> list[Question]:
-        """Takes the questions that wait for memory, to ask them again."""
+    def tick(self) -> None:
+        """Asks again for ranks that wait for memory; call it several times a second."""
         short, self._short = self._short, []
-        return short
+        for question in short:
+            self.admit(question)
 
     def admit(self, question: Question) -> None:
-        """Asks the coordinator for a place; the source is listed."""
+        """Asks the coordinator for a place, once the source is listed and if the client is still there."""
+        if question.peer.is_listening:
+            self.clients.on_behalf_of(question.peer, lambda: self._ask_for_place(question))
+
+    def _ask_for_place(self, question: Question) -> None:
         asker, listing = next(self._askers), question.listing
         assert listing is not None
         try:
@@ -118,8 +155,8 @@ class Questions:
         except Refusal as e:
             self.clients.refuse(question.peer, e.code, str(e), e.field)
             return
-        known = tuple((entry.index, entry.pipeline) for entry in self.driver.quarantine.of(listing.digest))
-        rate, limits = self.daemon.rows_per_s(), self.driver.access.limits
+        known = tuple((entry.index, entry.pipeline) for entry in self.quarantine.of(listing.digest))
+        rate, limits = self.life.rows_per_s(), self.access.limits
         self._asking[asker] = question
         try:
             self.driver.happened(RankAttaches(asker, question.peer.uid, question.asked, listing, rate, limits, known))
@@ -140,7 +177,7 @@ class Questions:
         # be refused because of the ring of its last run.
         now_s = time.monotonic()
         question.until_s = now_s + _LEAVING_S if question.until_s is None else question.until_s
-        is_freed = self.driver.rings.are_leaving or self.driver.caches.are_leaving
+        is_freed = self.rings.are_leaving or self.caches.are_leaving
         if answer.code == "memory" and is_freed and now_s < question.until_s:
             self._short.append(question)
         else:
@@ -152,9 +189,9 @@ class Questions:
         assert listing is not None
         peer.cursor = admit.cursor
         # ORDER: before the rows of a new job are made, so that its first epoch fills the cache.
-        self.driver.caches.want(asked.cache, listing, source_from_wire(asked.source).place)
-        self.driver.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach)
-        ring = self.driver.rings.held[admit.lane]
+        self.caches.want(asked.cache, listing, source_from_wire(asked.source).place)
+        self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach)
+        ring = self.rings.held[admit.lane]
         rows = rows_of(attach, asked.source, asked.pipeline.to_wire(), listing)
         self.ledger.attached(
             admit.cursor, peer.uid, attach, rows, admit.epoch_start, admit.position, admit.first, ring.layout.rows,
@@ -179,7 +216,7 @@ class Questions:
         )  # fmt: skip
 
     def _status(self, peer: Peer, since_ns: int | None) -> None:
-        data = json.dumps(self.daemon.snapshot(since_ns)).encode()
+        data = json.dumps(self.life.snapshot(since_ns)).encode()
         try:
             fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
         except OSError as e:
@@ -195,13 +232,13 @@ class Questions:
 
     def _stop(self, peer: Peer, successor: bool) -> None:
         """Stops the daemon, which perhaps leaves its place to a successor."""
-        if not self.driver.access.is_trusted(peer.uid):
+        if not self.access.is_trusted(peer.uid):
             text = f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}"
             self.clients.refuse(peer, "permission", text)
             return
-        if successor and self.daemon.keeper:
-            self.clients.refuse(peer, "permission", f"this daemon belongs to {self.daemon.keeper}")
+        if successor and self.life.keeper:
+            self.clients.refuse(peer, "permission", f"this daemon belongs to {self.life.keeper}")
             return
         # Jobs have no need to finish here if they can go on there.
-        self.daemon.stop("a successor is ready" if successor else "prepserver stop", at_once=successor)
-        self.clients.end(peer, Stopping(os.getpid(), self.daemon.end_s))
+        self.life.stop("a successor is ready" if successor else "prepserver stop", at_once=successor)
+        self.clients.end(peer, Stopping(os.getpid(), self.life.end_s))

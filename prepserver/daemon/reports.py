@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from prepserver.daemon.driver import Driver
+from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.watch import Watch
 from prepserver.protocol import work
 from prepserver.schedule.events import ChunkFailed, ChunkMade
@@ -20,8 +21,9 @@ _BAD_SAID_MOST = 10_000
 class Reports:
     """See the module; `cache_dir` is the folder of the listings."""
 
-    def __init__(self, driver: Driver, watch: Watch, cache_dir: Path) -> None:
+    def __init__(self, driver: Driver, quarantine: Quarantine, watch: Watch, cache_dir: Path) -> None:
         self._driver = driver
+        self._quarantine = quarantine
         self._watch = watch
         self._cache_dir = cache_dir
         self._bad_said: set[tuple[int, str]] = set()
@@ -39,7 +41,7 @@ class Reports:
         for row in bad:
             self._say_once(row)
             if (source := self._driver.coordinator.source_of(message.task)) is not None:
-                self._driver.quarantine.name(source, row.index, row.reason)
+                self._quarantine.name(source, row.index, row.reason)
         took = Took(message.read_ns + message.make_ns, message.read_ns + message.shared_ns, tuple(message.lanes_ns))
         task = self._driver.coordinator.workers.tasks.get(message.task)
         self._driver.happened(ChunkMade(worker, message.task, bad, took))

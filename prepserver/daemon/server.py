@@ -1,11 +1,12 @@
 """The life of the daemon: it starts its parts, runs one loop, obeys signals, and ends everything.
 
 One thread, one epoll. Messages of clients (`clients`) and workers (`reports`) become events; the coordinator
-(`prepserver.schedule`) decides; `driver` carries out its actions.
+(`prepserver.schedule`) decides; `executor` carries out its actions.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -27,6 +28,7 @@ from prepserver.daemon.caches import Caches
 from prepserver.daemon.clients import Clients
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.driver import Driver
+from prepserver.daemon.executor import Executor, setup
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.headcount import Keeper
 from prepserver.daemon.ledger import Ledger
@@ -101,22 +103,27 @@ class Daemon:
         self._state_dir = state_dir
         self._ledger = Ledger(self._state_dir / logfile.FOLDER, about(settings, workers, memory_bytes))
         self._attachments = Attachments(self._rings, self._ledger)
-        self._driver = Driver(
-            self._coordinator, self._rings, self._caches, self._attachments,
-            Quarantine(self._state_dir / quarantine.FOLDER), Access(os.getuid(), settings),
-        )  # fmt: skip
-        self._watch = Watch(self._driver, self._gpus, self._ledger)
-        reports = Reports(self._driver, self._watch, cache_dir)
-        self._pool = self._driver.pool = WorkerPool(
-            self._poll, self._driver, reports.task_done, settings, workers, cache_dir
-        )
-        self._keeper = Keeper(self._driver, self._watch, settings.workers)
+        self._access = Access(os.getuid(), settings)
+        bad = Quarantine(self._state_dir / quarantine.FOLDER)
+        self._driver = Driver(self._coordinator)
+        first_words = functools.partial(setup, self._coordinator, self._rings, self._caches)
+        self._pool = WorkerPool(self._poll, self._driver, first_words, settings, workers, cache_dir)
         self._caches.tell = self._pool.broadcast
+        self._watch = Watch(self._coordinator, self._pool, self._attachments, self._caches, self._gpus, self._ledger)
+        self._reports = Reports(self._driver, bad, self._watch, cache_dir)
+        self._keeper = Keeper(self._driver, self._pool, self._watch, settings.workers)
         self._peers = Peers(most_clients, os.getuid())
-        self._clients = self._driver.clients = Clients(
-            self._poll, self._driver, self._ledger, self._peers, runtime_dir.line_socket
+        self._clients = Clients(
+            self._poll, self._driver, self._attachments, self._ledger, self._peers, runtime_dir.line_socket
         )
-        self._clients.questions = Questions(self, self._clients, self._driver, self._ledger)
+        self._questions = Questions(
+            self, self._driver, self._clients, self._attachments, self._access, self._pool, self._rings, self._caches,
+            bad, self._ledger,
+        )  # fmt: skip
+        self._driver.carry_out = Executor(
+            self._coordinator, self._rings, self._caches, self._attachments, bad, self._access, self._pool,
+            self._clients, self._questions,
+        ).carry_out  # fmt: skip
         self._stops = 0
         self._stop_by_s = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
@@ -142,7 +149,7 @@ class Daemon:
         """
         self._watch_signals()
         try:
-            self._pool.start()
+            self._pool.start(self._reports.task_done)
             if not self._dir.is_ours:
                 self._await_workers()
             if not self.stops:
@@ -155,7 +162,7 @@ class Daemon:
         return clean
 
     def _open(self, ready: Callable[[], None]) -> None:
-        self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed))
+        self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed), self._questions.ask)
         log.info(
             "ready in %s: %s, %d MiB for rings, up to %d connections, sandbox: %s",
             self._dir.path, counted(len(self._pool.seats), "worker"), self._rings.budget_bytes >> 20, self._peers.most,
@@ -195,6 +202,7 @@ class Daemon:
                 self._rings.forget_free()
                 streams = self._coordinator.table.streams.values()
                 self._caches.tick({stream.spec.listing for stream in streams})
+                self._questions.tick()
                 self._clients.tick(now_s)
                 self._watch.tick()
                 for worker in self._coordinator.workers.overdue(now_s, self._settings.sample_timeout_s):
@@ -238,7 +246,7 @@ class Daemon:
             log.error("reload: %s. Everything stays as it was", e)
         else:
             self._settings = reloaded.settings
-            self._driver.access = Access(os.getuid(), reloaded.settings)
+            self._access.settings = reloaded.settings
             if "log_level" in reloaded.now:
                 logging.getLogger().setLevel(reloaded.settings.log_level.upper())
             if "memory" in reloaded.now:
@@ -319,7 +327,7 @@ class Daemon:
         found = {
             "version": __version__, "pid": os.getpid(), "state": "stopping" if self.stops else "running",
             "runtime_dir": str(self._dir.path), "state_dir": str(self._state_dir),
-            "uptime_s": round(time.monotonic() - self._started_s, 3), **snapshot(self._watch),
+            "uptime_s": round(time.monotonic() - self._started_s, 3), **snapshot(self._watch, self._rings),
         }  # fmt: skip
         if since_ns is not None:
             found["chunks"] = self._watch.chunks_since(since_ns)

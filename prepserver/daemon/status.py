@@ -7,6 +7,7 @@ from typing import Any
 
 from prepserver.daemon.attachments import Attachment
 from prepserver.daemon.pool import Seat
+from prepserver.daemon.rings import Rings
 from prepserver.daemon.watch import Watch, ring_fill, waits_for
 from prepserver.schedule.pace import is_apart
 from prepserver.schedule.records import Spent
@@ -14,10 +15,9 @@ from prepserver.schedule.stream import Stream
 from prepserver.telemetry.verdict import judge
 
 
-def snapshot(watch: Watch) -> dict[str, Any]:
+def snapshot(watch: Watch, rings: Rings) -> dict[str, Any]:
     """The state of all jobs; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
-    driver, now_s = watch.driver, time.monotonic()
-    coordinator, pool, rings, caches = driver.coordinator, driver.pool, driver.rings, driver.caches
+    coordinator, pool, caches, now_s = watch.coordinator, watch.pool, watch.caches, time.monotonic()
     bad = {key: sorted(found) for key, found in coordinator.strikes.quarantined.items() if found}
     found: dict[str, Any] = {
         "rows_per_s": round(watch.rates.rows_per_s, 1),
@@ -38,8 +38,8 @@ def snapshot(watch: Watch) -> dict[str, Any]:
             for engine in pool.engines
         ],
         "workers": [_worker(seat, watch) for seat in pool.seats],
-        "streams": [_stream(stream, watch) for stream in coordinator.table.streams.values()],
-        "jobs": [_job(attachment, watch, now_s) for attachment in driver.attachments.values()],
+        "streams": [_stream(stream, watch, rings) for stream in coordinator.table.streams.values()],
+        "jobs": [_job(attachment, watch, now_s) for attachment in watch.attachments.values()],
         "quarantined": {source: samples for (source, pipeline), samples in bad.items() if not pipeline},
         "quarantined_for_pipelines": [
             {"source": source, "pipeline": pipeline, "samples": samples}
@@ -57,7 +57,7 @@ def _worker(seat: Seat, watch: Watch) -> dict[str, Any]:
     if child is None:
         return {"number": seat.number, "pid": None, "state": "starting", "restarts": seat.restarts}
     stats = child.page.read()
-    slot = watch.driver.coordinator.workers.slots.get(child.ticket)
+    slot = watch.coordinator.workers.slots.get(child.ticket)
     remote = {
         "received_bytes_per_s": _rounded(watch.rates.per_s(("received", child.ticket))),
         "held_fraction": _fraction(watch.rates.per_s(("held", child.ticket))),
@@ -80,14 +80,13 @@ def _worker(seat: Seat, watch: Watch) -> dict[str, Any]:
     }
 
 
-def _stream(stream: Stream, watch: Watch) -> dict[str, Any]:
-    rings = watch.driver.rings.held
+def _stream(stream: Stream, watch: Watch, rings: Rings) -> dict[str, Any]:
     return {
         "id": stream.id,
         "samples": stream.n,
         "position": stream.low,
         "ready_upto": stream.watermark,
-        "waits_for": watch.driver.coordinator.waits_for.get(stream.id),
+        "waits_for": watch.coordinator.waits_for.get(stream.id),
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),
@@ -102,9 +101,9 @@ def _stream(stream: Stream, watch: Watch) -> dict[str, Any]:
                 "id": lane.id,
                 "uid": lane.uid,
                 "pipeline": lane.key[0][:12],
-                "fields": [field.name for field in rings[lane.id].layout.fields],
+                "fields": [field.name for field in rings.held[lane.id].layout.fields],
                 "rows": lane.rows,
-                "ring_bytes": rings[lane.id].layout.nbytes,
+                "ring_bytes": rings.held[lane.id].layout.nbytes,
                 "jobs": sum(1 for c in stream.cursors.values() if c.lane == lane.id and c.present),
                 "render_ms_per_sample": _sample_ms(lane.spent),
             }
@@ -114,7 +113,7 @@ def _stream(stream: Stream, watch: Watch) -> dict[str, Any]:
 
 
 def _job(attachment: Attachment, watch: Watch, now_s: float) -> dict[str, Any]:
-    attach, coordinator = attachment.attach, watch.driver.coordinator
+    attach, coordinator = attachment.attach, watch.coordinator
     stream = coordinator.table.stream_of(attachment.cursor)
     cursor = coordinator.table.cursor(attachment.cursor)
     epoch, inside = divmod(max(0, cursor.released - coordinator.job_of(cursor.id).epoch_start), stream.n)

@@ -10,10 +10,11 @@ from collections import Counter, deque
 from typing import Any
 
 from prepserver.config import usable_cores
-from prepserver.daemon.attachments import Attachment
-from prepserver.daemon.driver import Driver
+from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.ledger import Ledger, utc_s
+from prepserver.daemon.pool import WorkerPool
 from prepserver.protocol.trace import MOST_CHUNKS, MadeChunk
 from prepserver.protocol.work import Filled
 from prepserver.schedule.coordinator import Coordinator
@@ -42,13 +43,17 @@ class Watch:
         cores: Cores that the daemon and its workers may use.
     """
 
-    def __init__(self, driver: Driver, gpus: Gpus, ledger: Ledger) -> None:
-        self.driver = driver
+    def __init__(
+        self, coordinator: Coordinator, pool: WorkerPool, attachments: Attachments, caches: Caches, gpus: Gpus,
+        ledger: Ledger,
+    ) -> None:  # fmt: skip
+        self.coordinator = coordinator
+        self.pool = pool
+        self.attachments = attachments
+        self.caches = caches
         self.gpus = gpus
         self.rates = Rates()
         self.cores = usable_cores()
-        self._coordinator = driver.coordinator
-        self._attachments = driver.attachments
         self._ledger = ledger
         self._stages = Stages()
         self._chunks: deque[MadeChunk] = deque(maxlen=MOST_CHUNKS)
@@ -62,19 +67,19 @@ class Watch:
     def filled(self, task: Task, made: Filled) -> None:
         """Counts a chunk whose rows have been announced."""
         stream, rows, lanes = task.stream, task.chunk.count, task.chunk.lanes
-        number, pid = self.driver.pool.who(task.worker)
+        number, pid = self.pool.who(task.worker)
         times_ns = (made.began_ns, made.at_ns, time.monotonic_ns(), made.read_ns)
         self._chunks.append(MadeChunk(number, pid, stream, task.chunk.position, rows, *times_ns))
-        found = self._coordinator.table.streams.get(stream)
+        found = self.coordinator.table.streams.get(stream)
         if found is not None and all(lane in found.lanes for lane in lanes):
             self._stages.filled(stream, rows, {lane: found.lanes[lane].pipeline for lane in lanes}, made)
 
     def tick(self) -> None:
         """Notes what each rank that waits is waiting for; call it several times a second."""
-        for number in self._attachments:
-            cursor = self._coordinator.table.cursor(number)
+        for number in self.attachments:
+            cursor = self.coordinator.table.cursor(number)
             if cursor.waits_now:
-                cause = waits_for(cursor, self._coordinator.table.stream_of(number), self._coordinator)
+                cause = waits_for(cursor, self.coordinator.table.stream_of(number), self.coordinator)
                 if cause is not None:
                     self._waits[number, cause] += 1
 
@@ -82,7 +87,7 @@ class Watch:
         """Notes all counts; call it about once a second."""
         self.cores = usable_cores()
         counts = self._counts()
-        self.rates.mark(now_s, self._coordinator.rows_made, counts)
+        self.rates.mark(now_s, self.coordinator.rows_made, counts)
         self._write_down(now_s - self._marked_s, counts)
         self._marked_s, self._counted, self._marks = now_s, counts, self._marks + 1
 
@@ -94,15 +99,15 @@ class Watch:
 
         at_s = round(utc_s() - span_s, 3)
         busy_s = sum(grown(name, ticket) for name, ticket in counts if name == "busy")
-        pool_s = len(self.driver.pool.seats) * span_s
+        pool_s = len(self.pool.seats) * span_s
         pool = {"busy": min(busy_s, pool_s), "workers": pool_s}
-        for number, attachment in self._attachments.items():
+        for number, attachment in self.attachments.items():
             if ("images", number) not in counts:
                 continue
             names = (("wait", "waited"), ("copy", "copied"), ("own", "own"))  # the ledger counts images
             sums = {of: grown(name, number) for of, name in names} | pool
-            cursor = self._coordinator.table.cursor(number)
-            lane = self._coordinator.table.stream_of(number).lanes[cursor.lane]
+            cursor = self.coordinator.table.cursor(number)
+            lane = self.coordinator.table.stream_of(number).lanes[cursor.lane]
             sums |= {"ring": span_s * ring_fill(cursor, lane.rows), "ranks": span_s}
             gpu = self._gpu_busy(attachment.peer.pid)
             if gpu is not None:
@@ -118,11 +123,11 @@ class Watch:
             self._ledger.counted(number, Slice(at_s, span_s, sums), verdict)
 
     def _counts(self) -> dict[Key, float]:
-        table = self._coordinator.table
+        table = self.coordinator.table
         found = self._stages.counts(table.streams, {lane for s in table.streams.values() for lane in s.lanes})
         found["cores", 0] = cores.busy_s()
         now_ns = time.monotonic_ns()
-        for seat in self.driver.pool.seats:
+        for seat in self.pool.seats:
             if seat.child is not None:
                 stats = seat.child.page.read()
                 # The page counts a task when it ends; until then, count the time since it began.
@@ -133,7 +138,7 @@ class Watch:
                     found["held", seat.child.ticket] = stats.held_ns / 1e9
                 else:
                     found |= _of_thread(seat.child.ticket, seat.child.pid)
-        for number, attachment in self._attachments.items():
+        for number, attachment in self.attachments.items():
             cursor = table.cursor(number)
             if cursor.batches < 2:
                 continue  # its first rows come out of an empty ring, which says nothing about those that follow
@@ -143,7 +148,7 @@ class Watch:
             found["own", number] = attachment.own_ns / 1e9
             loop = _of_thread(number, attachment.peer.pid)
             found |= {(f"loop {name}", of): value for (name, of), value in loop.items()}
-        self._waits = Counter({key: times for key, times in self._waits.items() if key[0] in self._attachments})
+        self._waits = Counter({key: times for key, times in self._waits.items() if key[0] in self.attachments})
         found |= {(f"waits {cause}", number): float(times) for (number, cause), times in self._waits.items()}
         return found
 
@@ -181,23 +186,23 @@ class Watch:
     def facts_of_slowest(self) -> list[Facts]:
         """What is known of the jobs that wait most, for rows or for a core; of all jobs would take long."""
         names = ("waited", "loop starved")
-        waits = {number: sum(self.rates.per_s((name, number)) or 0.0 for name in names) for number in self._attachments}
-        return [self.facts(self._attachments[number]) for number in sorted(waits, key=lambda n: -waits[n])[:_SLOWEST]]
+        waits = {number: sum(self.rates.per_s((name, number)) or 0.0 for name in names) for number in self.attachments}
+        return [self.facts(self.attachments[number]) for number in sorted(waits, key=lambda n: -waits[n])[:_SLOWEST]]
 
     def facts(self, attachment: Attachment) -> Facts:
         """What is known of a job."""
         number, per_s = attachment.cursor, self.rates.per_s
-        stream, cursor = self._coordinator.table.stream_of(number), self._coordinator.table.cursor(number)
+        stream, cursor = self.coordinator.table.stream_of(number), self.coordinator.table.cursor(number)
         span_s = self.rates.span_s(("images", number))
         if cursor.waits:  # it has waited for some seconds, perhaps from the beginning
             span_s = max(span_s, time.monotonic() - attachment.since_s)
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
         # What remote workers do tells nothing about this machine's cores.
-        seats = self.driver.pool.local_seats
+        seats = self.pool.local_seats
         tickets = [seat.child.ticket for seat in seats if seat.child is not None]
         spent = self.rates.sums(stream.id, "stream ")
-        path, why = self.driver.pool.kernels
+        path, why = self.pool.kernels
         return Facts(
             span_s=span_s,
             batches=cursor.batches,
@@ -218,7 +223,7 @@ class Watch:
             ring_rows=stream.lanes[cursor.lane].rows,
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
-            full_cache=self.driver.caches.full_of(stream.spec.listing),
+            full_cache=self.caches.full_of(stream.spec.listing),
         )
 
     def _mean(self, name: str, tickets: list[int], span_s: float) -> float:
@@ -229,7 +234,7 @@ class Watch:
         """With the names of jobs, which people know, for their numbers; clients of one script often share a name."""
         found: dict[str, float] = {}
         for cause, times in waits.items():
-            if cause.startswith("job ") and (slow := self._attachments.get(int(cause[4:]))) is not None:
+            if cause.startswith("job ") and (slow := self.attachments.get(int(cause[4:]))) is not None:
                 cause = f"job {slow.attach.job}" + f" (id {slow.cursor})" * (slow.attach.job == job)
             if times > 0:
                 found[cause] = found.get(cause, 0.0) + times

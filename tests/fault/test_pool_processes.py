@@ -45,7 +45,7 @@ def test_an_indexer_that_answers_early_leaves_no_descriptor(dies: bool, tmp_path
     poll = Poll()
     before = leaks.fds(os.getpid())["anon_inode:[pidfd]"]
     pool = WorkerPool(poll, NOBODY, NOBODY, Settings(nice=0), 0, tmp_path / "cache")
-    pool.start()
+    pool.start(NOBODY)
     zygote = pool._zygote.process
     try:
         poll.forget(zygote.fileno())
@@ -92,7 +92,7 @@ def test_a_file_on_which_indexers_die_is_named(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"{name}.txt").write_text("a line\n")
     poll = Poll()
     pool = WorkerPool(poll, NOBODY, NOBODY, Settings(nice=0, plugins=("aborts",)), 0, tmp_path / "cache")
-    pool.start()
+    pool.start(NOBODY)
     try:
         jobs = {"*": Waiting(), "[abc]": Waiting()}
         for pattern, job in jobs.items():

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,8 +18,10 @@ from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
 from prepserver.daemon.caches import Caches
 from prepserver.daemon.driver import Driver
+from prepserver.daemon.executor import Executor, setup
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.line import Line
+from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
 from prepserver.order import make_order
@@ -85,16 +87,15 @@ class Room:
         self.rings = Rings(1 << 30)
         self.ledger = Ledger(home / "audit")
         self.attachments = Attachments(self.rings, self.ledger)
-        access = Access(os.getuid())
         self.now_s = NOW_S
         self.caches = Caches(1 << 30, 0, (), lambda: self.now_s)
-        self.driver = Driver(
-            self.coordinator, self.rings, self.caches, self.attachments,
-            Quarantine(home / "bad"), access, lambda: self.now_s,
-        )  # fmt: skip
+        self.driver = Driver(self.coordinator, lambda: self.now_s)
         self.pool = Pool()
-        self.driver.pool = self.pool  # type: ignore[assignment]
-        self.driver.clients = self  # type: ignore[assignment]
+        pool, clients_and_questions = cast(WorkerPool, self.pool), cast(Any, self)
+        self.driver.carry_out = Executor(
+            self.coordinator, self.rings, self.caches, self.attachments, Quarantine(home / "bad"), Access(os.getuid()),
+            pool, clients_and_questions, clients_and_questions,
+        ).carry_out  # fmt: skip
         self.limits = Limits()
         self.answers: list[Admit | Refuse | End] = []
         self.others: list[socket.socket] = []
@@ -102,8 +103,11 @@ class Room:
         for worker in (1, 2):
             self.driver.happened(WorkerUp(worker))
 
-    def answer(self, answer: Admit | Refuse | End) -> None:
+    def answer(self, answer: Admit | Refuse) -> None:
         self.answers.append(answer)
+
+    def end_attachment(self, end: End) -> None:
+        self.answers.append(end)
 
     def attach(self, attach: Attach, uid: int = -1) -> Attachment:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -165,7 +169,7 @@ class Room:
     def is_whole(self) -> None:
         """Facts fit together, memory is that of the lanes, and a new worker can be told."""
         validate(self.coordinator)
-        told = [message for message, _ in self.driver.setup()]
+        told = [message for message, _ in setup(self.coordinator, self.rings, self.caches)]
         assert sorted(m.stream for m in told if isinstance(m, work.AddStream)) == sorted(self.table.streams)
         lanes = {lane for stream in self.table.streams.values() for lane in stream.lanes}
         assert {m.lane for m in told if isinstance(m, work.AddLane)} == lanes == set(self.rings.held)
@@ -379,7 +383,7 @@ def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypat
     )
     answered: list[int] = []
 
-    def answer(admit: Admit | Refuse | End) -> None:
+    def answer(admit: Admit | Refuse) -> None:
         assert isinstance(admit, Admit)
         room.driver.happened(RankLeft(admit.cursor))
         answered.append(len(handled))
@@ -400,7 +404,7 @@ def test_idle_caches_give_way_to_a_ring(room: Room, monkeypatch: pytest.MonkeyPa
     room.caches.tell = lambda message, _fds: heard.append(message)
     room.caches.want(Wanted("encoded"), work.Indexed("/none", N, 0, "digest", "content"), "/data")
     room.caches.tick(())
-    monkeypatch.setattr("prepserver.daemon.driver.machine_free_bytes", lambda: (0 if is_short else 1 << 50, ""))
+    monkeypatch.setattr("prepserver.daemon.executor.machine_free_bytes", lambda: (0 if is_short else 1 << 50, ""))
     room.rings.budget_bytes = 0
     with pytest.raises(Refusal, match="budget"):
         room.attach(ATTACH)

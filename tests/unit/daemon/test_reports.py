@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from prepserver.daemon.driver import Driver
+from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.reports import Reports
 from prepserver.daemon.watch import Watch
 from prepserver.protocol import work
@@ -27,7 +28,7 @@ def test_a_damaged_index_is_removed_and_no_other_file(name: str, tmp_path: Path)
         (tmp_path / each).touch()
     heard = Heard()
     failed = work.Failed(1, "it is damaged", damaged=str(tmp_path / name))
-    Reports(cast(Driver, heard), cast(Watch, None), tmp_path).task_done(5, failed)
+    Reports(cast(Driver, heard), cast(Quarantine, None), cast(Watch, None), tmp_path).task_done(5, failed)
     assert heard == [ChunkFailed(5, 1, "it is damaged")]
     assert (tmp_path / "a.idx").exists() == (name != "a.idx")
     assert (tmp_path / "a.jpg").exists()
