@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import struct
 from collections.abc import Sequence
 from enum import Enum
 
@@ -59,7 +60,8 @@ def number(field: str, value: object, low: float = -math.inf, high: float = math
     if not math.isfinite(result):
         raise SpecError(field, value, "must be finite")
     if not low <= result <= high:
-        raise SpecError(field, value, f"must lie between {low:g} and {high:g}")
+        limits = f"be at least {low:g}" if math.isinf(high) else f"lie between {low:g} and {high:g}"
+        raise SpecError(field, value, f"must {limits}")
     return result + 0.0
 
 
@@ -190,8 +192,19 @@ def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "
     """Refuse padding that the image cannot hold: values for other channels, or no bytes while it is uint8."""
     if len(fill) not in (1, channels):
         raise SpecError(field, fill, f"must have 1 value or one for each of {channels} channels")
-    if dtype == "uint8" and any(value != int(value) or not 0 <= value <= 255 for value in fill):
+    if dtype != "uint8":
+        as_held(field, fill, dtype)
+    elif any(value != int(value) or not 0 <= value <= 255 for value in fill):
         raise SpecError(field, fill, "must be whole numbers from 0 to 255 while the image is uint8")
+
+
+def as_held(field: str, values: Sequence[float], dtype: str) -> tuple[float, ...]:
+    """Return values rounded to float16 or float32; refuse those that would become infinite."""
+    form = f"<{len(values)}{'e' if dtype == 'float16' else 'f'}"
+    try:
+        return struct.unpack(form, struct.pack(form, *values))
+    except OverflowError:
+        raise SpecError(field, list(values), f"is too large for {dtype}") from None
 
 
 def mean_fits(field: str, mean: Sequence[float], top: float | None) -> None:
