@@ -8,19 +8,19 @@ from prepserver.pipeline.record import Record, renamed
 
 
 class PadTokens(Op):
-    """Tokens filled up at the end to one length, and which of them are tokens.
+    """Fill tokens up at the end to one length, and mark which of them are tokens. The result is int64, (`length`,).
 
     A sample with more tokens is bad: put ``Truncate(length)`` before this op.
 
     Attributes:
-        length: Number of tokens in a row.
-        pad: What fills it up: the number of the tokenizer's padding token.
-        mask: A new column of uint8: 1 for a token and 0 for padding. None for no such column.
-        count: A new column, a scalar of int64: how many tokens the sample has. None, the default, for no such column,
-            and for ``length`` with `trim`.
+        length: Number of tokens in a row, 1 to 16384.
+        pad: The number that fills the row up: that of the tokenizer's padding token.
+        mask: Name of a new column, uint8 (`length`,): 1 for a token and 0 for padding. None for no such column.
+        count: Name of a new column, a scalar of int64: the sample's number of tokens. None, the default, for no such
+            column, or for ``length`` with `trim`.
         column: The column of tokens.
-        trim: Whether a batch is cut to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always
-            have `length` tokens in shared memory, so jobs with other batches can share them.
+        trim: Cut each batch to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always have
+            `length` tokens in shared memory, so that jobs with other batches can share them.
     """
 
     nests = False

@@ -1,14 +1,14 @@
-"""`SanitizeBoxes`: boxes removed that show nothing."""
+"""`SanitizeBoxes`: small and misplaced boxes removed."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import BoxOp
 
 
 class SanitizeBoxes(BoxOp):
-    """Boxes removed that are too small, or that reach over the image's edge; torchvision's SanitizeBoundingBoxes.
+    """Remove boxes that are too small or reach beyond the image, as torchvision's SanitizeBoundingBoxes.
 
-    Their labels and keypoints go with them. Crops and pads leave no box beyond the edge; `ClampBoxes` cuts those that a
-    dataset has there.
+    Their labels, keypoints and other numbers go with them. Crops and pads leave no box beyond an edge; `ClampBoxes`
+    clips those that a dataset has there.
 
     Attributes:
         min_size: Least width and height in pixels, 1 or more.

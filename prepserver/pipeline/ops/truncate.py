@@ -1,4 +1,4 @@
-"""`Truncate`: at most so many tokens."""
+"""`Truncate`: a limit on the number of tokens."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -8,10 +8,12 @@ from prepserver.pipeline.record import Record
 
 
 class Truncate(Op):
-    """At most `length` tokens: what follows is cut off, special tokens too; see ``Tokenize(max_tokens=...)``.
+    """Keep the first `length` tokens.
+
+    Special tokens at the end are cut off, too; ``Tokenize(max_tokens=...)`` keeps them.
 
     Attributes:
-        length: Number of tokens.
+        length: Greatest number of tokens, 1 to 16384.
         column: The column of tokens.
     """
 
