@@ -1,8 +1,8 @@
 """Checks of single parameters: each returns the canonical value or raises `SpecError`, which names the parameter.
 
 A spec is checked in the client where it is written, and again in the daemon where it arrives. The `field`
-of a check is the name of the parameter that the error blames. The last two compare a parameter with the image that it
-meets; all others know types and ranges only.
+of a check is the name of the parameter that the error blames. The last three compare a parameter with the image that it
+applies to; all others know types and ranges only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FloatOrFloats = float | Floats
 Ints = Sequence[int]
 IntOrInts = int | Ints
 Interpolation = str | Enum
-"""The name of a way to make pixels between pixels, or torchvision's ``InterpolationMode`` of that name."""
+"""The name of a way to interpolate between pixels, or torchvision's ``InterpolationMode`` of that name."""
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 WARPS = ("nearest", "bilinear")
@@ -30,7 +30,7 @@ DTYPES = ("uint8", "float16", "float32")
 
 MAX_CODE_CHARS = 64
 MAX_COLUMN_CHARS = 24
-"""Of a column's name: a field of a ring has 32, and views number theirs."""
+"""Longest name of a column: a field's name in a ring has 32 characters, and views append a number."""
 
 MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
@@ -88,9 +88,9 @@ def name(field: str, value: object) -> str:
 
 
 def code(value: object) -> str:
-    """Return the parameter ``code``: the hex digest of a plug-in's code or of a file; empty for whatever is loaded."""
+    """Return the parameter ``code``: the hex digest of a plug-in's code or of a file; empty for any."""
     if not isinstance(value, str) or len(value) > MAX_CODE_CHARS or not (value.isalnum() or not value):
-        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or nothing")
+        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or empty")
     return value
 
 
@@ -189,7 +189,7 @@ def fill(field: str, value: object) -> tuple[float, ...]:
 
 
 def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "fill") -> None:
-    """Refuse padding that the image cannot hold: values for other channels, or no bytes while it is uint8."""
+    """Refuse a fill that the image cannot hold: for other channels, or with values beyond its dtype."""
     if len(fill) not in (1, channels):
         raise SpecError(field, fill, f"must have 1 value or one for each of {channels} channels")
     if dtype != "uint8":

@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Mask, PerBox
 from prepserver.pipeline.op import MixOp
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, shown
 
 
 class CopyPaste(MixOp):
@@ -34,10 +34,9 @@ class CopyPaste(MixOp):
     def after(self, record: Record) -> Record:
         for field, column, kind in (("mask", self.mask, Mask), ("instances", self.instances, PerBox)):
             if not isinstance(record.get(column), kind):
-                there = ", ".join(f"{name} ({type(each).__name__})" for name, each in record.items())
                 reason = (
                     "needs a mask with the number of an object for each pixel, and that number for each box: "
-                    f"Coco(masks=True) gives both. {column!r} is no {kind.__name__} here; there are: {there}"
+                    f"Coco(masks=True) gives both. {column!r} is no {kind.__name__} here; there are: {shown(record)}"
                 )
                 raise SpecError(field, column, reason)
         plane, numbers = record[self.mask], record[self.instances]

@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, column_of
 
 _MAX_TOKEN = 2**31 - 1
 _MAX_SPECIAL = 1024
@@ -46,15 +46,12 @@ class MaskTokens(Op):
         self.labels = checks.name("labels", labels)
 
     def after(self, record: Record) -> Record:
-        kind = record.get(self.column)
-        if not isinstance(kind, Tokens) or kind.count is None:
-            there = ", ".join(record)
-            raise SpecError(
-                "column", self.column, f"is no column of tokens of one length (PadTokens); there are: {there}"
-            )
+        count = column_of(record, self.column, Tokens, "tokens").count
+        if count is None:
+            raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
         if self.labels in record:
             raise SpecError("labels", self.labels, "is the name of another column")
-        return {**record, self.labels: Array((kind.count,), "int64")}
+        return {**record, self.labels: Array((count,), "int64")}
 
     @property
     def copies(self) -> dict[str, str]:

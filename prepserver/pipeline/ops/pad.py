@@ -15,7 +15,7 @@ class Pad(Op):
             top/bottom.
         fill: Value of constant padding: one for all channels, or one for each.
         padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it). Padding may be
-            wider than the image, which then goes on being mirrored.
+            wider than the image, which is then mirrored repeatedly.
     """
 
     moves = True

@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record, renamed
+from prepserver.pipeline.record import Record, column_of, renamed
 
 
 class PadTokens(Op):
@@ -39,8 +39,7 @@ class PadTokens(Op):
         self.trim = trim
 
     def after(self, record: Record) -> Record:
-        if not isinstance(record.get(self.column), Tokens):
-            raise SpecError("column", self.column, f"is no column of tokens here; there are: {', '.join(record)}")
+        column_of(record, self.column, Tokens, "tokens")
         made: dict[str, Kind] = {self.column: Tokens(self.length)}
         beside: tuple[tuple[str, Kind], ...] = (("mask", Array((self.length,), "uint8")), ("count", Scalar("int64")))
         for field, kind in beside:

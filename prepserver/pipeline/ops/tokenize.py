@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Text, Tokens
 from prepserver.pipeline.op import FileOp
-from prepserver.pipeline.record import Record, renamed
+from prepserver.pipeline.record import Record, column_of, renamed
 from prepserver.pipeline.source import PathLike, absolute
 
 _MAX_CHARS = 1024
@@ -65,8 +65,7 @@ class Tokenize(FileOp):
             raise SpecError("max_tokens", max_tokens, "leaves no room for begin and end")
 
     def after(self, record: Record) -> Record:
-        if not isinstance(record.get(self.column), Text):
-            raise SpecError("column", self.column, f"is no column of text here; there are: {', '.join(record)}")
+        column_of(record, self.column, Text, "text")
         return renamed(record, self.column, {self.into: Tokens()})
 
 

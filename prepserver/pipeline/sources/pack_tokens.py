@@ -15,7 +15,7 @@ from prepserver.pipeline.source import SourceSpec
 BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
 
 NO_LABEL = -100
-"""What losses of torch ignore."""
+"""The label that torch's losses ignore."""
 
 
 class PackTokens(Composed):

@@ -70,5 +70,5 @@ def _names(given: object) -> tuple[str, ...]:
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_CHARS or not name.isprintable():
             raise SpecError("classes", name, f"must be the name of a class: 1 to {_MOST_CHARS} characters")
         if given.count(name) > 1:
-            raise SpecError("classes", name, "is there twice")
+            raise SpecError("classes", name, "occurs twice")
     return tuple(given)
