@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Mask, PerBox, Scalar
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
@@ -48,6 +49,8 @@ class Coco(SourceSpec):
         if keypoints is not None:
             keypoints = checks.integer("keypoints", keypoints, 1, 1000)
             flip_pairs = flip_pairs if flip_pairs is not None else PERSON_PAIRS if keypoints == 17 else ()
+        elif flip_pairs:
+            raise SpecError("flip_pairs", flip_pairs, "needs keypoints, the number of keypoints of each box")
         self.root = absolute("root", root)
         self.annotations = absolute("annotations", annotations)
         self.crowd = checks.flag("crowd", crowd)
