@@ -1,10 +1,10 @@
 """CRC-32 as in zlib, by the CPU's own instructions if the compiled kernels are there.
 
-Nothing is decoded whose checksum is wrong, so every packed sample costs one: zlib takes 60 to 100 us for 100 kB, the
-kernel some 5 us. Both give the same numbers, so it does not matter which of them wrote what is stored.
+Every packed sample is checked before it is decoded. For 100 kB, zlib takes 60 to 100 us and the kernel some 5 us. Both
+give the same numbers, so it does not matter which of them wrote what is stored.
 
-The kernel lies in the library of `prepserver.transform.native` and uses nothing else of it. It is opened here by its
-file, because sources are read without the decoders.
+The kernel lies in the library of `prepserver.transform.native` and uses nothing else of it. This module opens
+the file itself, because sources are read without the decoders.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def _kernel() -> Callable[[bytes, int, int, int], int] | None:
     size = ctypes.c_size_t
     kernel.argtypes, kernel.restype = (ctypes.c_char_p, size, size, ctypes.c_uint32), ctypes.c_uint32
     sample = bytes(range(251)) * 5
-    sizes = range(0, len(sample), 23)  # all ways: byte by byte, 16, 64 and 256 at a time
+    sizes = range(0, len(sample), 23)  # every way: byte by byte, 16, 64 and 256 at a time
     agrees = serves() and all(kernel(sample, 1, size, 7) == zlib.crc32(sample[1 : size + 1], 7) for size in sizes)
     return kernel if agrees else None

@@ -1,4 +1,4 @@
-"""What the files of ops hold, for those who make rows: `tokens` and `transform`."""
+"""Reads the files of ops, for `tokens` and `transform`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepserver.pipeline.op import MAX_FILE_BYTES, FileOp, code_of
 class BadFile(Exception):
     """A file that an op reads cannot be used, or its package is missing; the text says what to do.
 
-    No sample is to blame, but the pipeline.
+    The pipeline is to blame, not a sample.
     """
 
 
@@ -20,7 +20,7 @@ def contents(op: FileOp, what: str) -> list[bytes]:
     """Return what each of an op's files holds; `what` is what messages call a file.
 
     Raises:
-        BadFile: One cannot be read or is too large, or they are not those that the op's digest says.
+        BadFile: One cannot be read or is too large, or their content does not match the op's digest.
     """
     found = [_content(path, what) for path in op.files]
     if op.code not in ("", code_of([hashlib.sha256(data).hexdigest() for data in found])):

@@ -1,9 +1,8 @@
 """Tokenizers from files: text to the numbers of its tokens, by the package that a file is made for.
 
 The file decides: ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``, a model of
-``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A tokenizer is loaded once for each process,
-and goes with the last one who uses it: it may take hundreds of megabytes, of a worker that has other jobs to serve.
-`source` and `transform` use it, and it knows neither of them.
+``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A process loads a tokenizer once, and drops it
+with its last user: it may take hundreds of megabytes. `source` and `transform` use this module; it knows neither.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _O200K = (
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _PATTERNS = {"gpt2": _R50K, "r50k_base": _R50K, "p50k_base": _R50K, "cl100k_base": _CL100K, "o200k_base": _O200K}
-"""How tiktoken's encodings cut a text before they look for ranks: no file of ranks says so."""
+"""How tiktoken's encodings split a text before they look up ranks; files of ranks do not hold this."""
 
 
 class BadText(Exception):
@@ -58,14 +57,14 @@ class Tokenizer:
         self._most = None if op.max_tokens is None else op.max_tokens - len(self._begin) - len(self._end)
 
     def __call__(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return the tokens of each text. What they are does not depend on the other texts.
+        """Return the tokens of each text, which do not depend on the other texts.
 
         Raises:
-            BadText: At least one of them cannot be made into tokens; alone, each is told from the others.
+            BadText: At least one text cannot be tokenized. Call this with each one alone to find out which.
         """
         try:
             for text in texts:
-                text.encode()  # tokenizers and tiktoken differ in what they do to a lone surrogate, as JSON may hold it
+                text.encode()  # tokenizers and tiktoken treat a lone surrogate, which JSON may hold, differently
         except UnicodeEncodeError as error:
             raise BadText(f"character {error.start} of a text is half of a surrogate pair, and no character") from None
         with _no_panic(BadText, "the tokenizer cannot cut a text, or lacks a part of it"):
@@ -87,7 +86,7 @@ def tokenizer(op: Tokenize) -> Tokenizer:
     """Return the tokenizer of an op's file, loaded once while it is in use.
 
     Raises:
-        BadFile: There is no package, or the file is no tokenizer, or another one than the op's digest says.
+        BadFile: Its package is missing, it is no tokenizer, or its content does not match the op's digest.
     """
     found = _in_use.get(op)
     if found is None:
@@ -116,7 +115,7 @@ def _loaded(op: Tokenize) -> Tokenizer:
 
 @contextmanager
 def _no_panic(kind: type[Exception], what: str) -> Iterator[None]:
-    """Make an error of a panic in a package's Rust code: it is no `Exception`, and would end a worker."""
+    """Turn a panic in a package's Rust code into an error: a panic is no `Exception`, and would end a worker."""
     try:
         yield
     except BaseException as error:
@@ -133,7 +132,7 @@ def _hugging_face(op: Tokenize, data: bytes) -> Encode:
 
     try:
         found = tokenizers.Tokenizer.from_buffer(data)
-    except Exception as error:  # of no narrower class
+    except Exception as error:  # the package raises no narrower class
         raise BadFile(f"{op.path} is no tokenizer of Hugging Face's tokenizers: {error}") from error
     if dropout := getattr(found.model, "dropout", None):
         raise BadFile(
@@ -148,7 +147,7 @@ def _hugging_face(op: Tokenize, data: bytes) -> Encode:
     special = op.special_tokens
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        # A batch also of one, because only batches leave out the places of tokens in the text, which nobody asks for.
+        # A batch even of one: unlike `encode`, this computes no offsets of tokens in the text, which nobody needs.
         return [each.ids for each in found.encode_batch_fast(list(texts), add_special_tokens=special)]
 
     return encode

@@ -1,4 +1,4 @@
-"""What files of arrays say of themselves: .npy, .npz and .safetensors; the arrays in them, and where each one lies.
+"""Headers of array files (.npy, .npz, .safetensors): which arrays they hold, and where each one lies.
 
 Client and daemon read the same few headers: the client to know shapes and dtypes, an indexer to hold the file to them.
 """
@@ -49,8 +49,8 @@ def stored_arrays(path: str, file: IO[bytes]) -> dict[str, StoredArray]:
     """Return the arrays of a file by name; that of an .npy file has an empty name.
 
     Args:
-        path: Its path, which tells the format.
-        file: The file, which can be sought.
+        path: Its path, whose suffix decides the format.
+        file: The file, seekable.
 
     Raises:
         BadArrayError: It cannot be used.
@@ -63,7 +63,7 @@ def stored_arrays(path: str, file: IO[bytes]) -> dict[str, StoredArray]:
             found = read(file)
             break
     else:
-        raise BadArrayError(f"is none of {', '.join(_FORMATS)}")
+        raise BadArrayError(f"does not end in {', '.join(_FORMATS)}")
     for name, array in found.items():
         if array.offset + array.nbytes > size:
             what = f"array {name!r} of {array.nbytes} bytes" if name else f"its {array.nbytes} bytes"
@@ -72,7 +72,7 @@ def stored_arrays(path: str, file: IO[bytes]) -> dict[str, StoredArray]:
 
 
 def _npy(file: IO[bytes]) -> StoredArray:
-    """Read a header; the offset is where the file stands afterwards."""
+    """Read a header; the offset is the file's position afterwards."""
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
         raise BadArrayError("is no .npy file, or damaged: it does not begin as one")

@@ -160,7 +160,7 @@ class BatchLine:
     Args:
         n: Samples of the source.
         epoch_start: Position at which the job's current epoch began.
-        position: Where the job stands in this epoch, epoch_start <= position < epoch_start + n.
+        position: The job's position in this epoch, epoch_start <= position < epoch_start + n.
         rounds: Batches from `position` on that this rank has had already.
         shard: Which part of the samples; positions count within the shard.
         batching: Whether batches cross the ends of epochs.

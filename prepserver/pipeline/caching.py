@@ -1,7 +1,7 @@
-"""What a cache holds: samples as they are stored, or images after the head of a pipeline.
+"""The content of caches: samples as they are stored, or images after the head of a pipeline.
 
-The head is the ops before the first that draws random numbers or that leaves no uint8. What it makes of a sample never
-changes, so jobs whose pipelines have the same head share a cache, whatever comes after it.
+The head is the ops before the first that draws random numbers or that leaves no uint8. Its result for a
+sample never changes, so jobs whose pipelines have the same head share a cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Head:
 
     count: int  # ops after `Decode` that belong to it
     digest: str  # names it, and its `Decode`; equal for equal heads
-    names: tuple[str, ...]  # its ops, for people
+    names: tuple[str, ...]  # its ops, to show to users
 
 
 def head_of(pipeline: Pipeline) -> Head:
@@ -43,7 +43,7 @@ class Wanted:
 
     form: Form  # what it holds
     head: str = ""  # digest of the head; empty for encoded samples
-    ops: tuple[str, ...] = ()  # names of the head's ops, for people
+    ops: tuple[str, ...] = ()  # names of the head's ops, to show to users
     folder: str | None = None  # the folder of its file; None for memory
 
 

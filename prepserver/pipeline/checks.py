@@ -1,8 +1,8 @@
 """Checks of single parameters: each returns the canonical value or raises `SpecError`, which names the parameter.
 
 A spec is checked in the client where it is written, and again in the daemon where it arrives. The `field`
-of a check is the name of the parameter that the error blames. The last two compare a parameter with the image that it
-meets; all others know types and ranges only.
+of a check is the name of the parameter that the error blames. The last three compare a parameter with the image that it
+applies to; all others know types and ranges only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import struct
 from collections.abc import Sequence
 from enum import Enum
 
@@ -20,7 +21,7 @@ FloatOrFloats = float | Floats
 Ints = Sequence[int]
 IntOrInts = int | Ints
 Interpolation = str | Enum
-"""The name of a way to make pixels between pixels, or torchvision's ``InterpolationMode`` of that name."""
+"""The name of a way to interpolate between pixels, or torchvision's ``InterpolationMode`` of that name."""
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 WARPS = ("nearest", "bilinear")
@@ -29,7 +30,7 @@ DTYPES = ("uint8", "float16", "float32")
 
 MAX_CODE_CHARS = 64
 MAX_COLUMN_CHARS = 24
-"""Of a column's name: a field of a ring has 32, and views number theirs."""
+"""Longest name of a column: a field's name in a ring has 32 characters, and views append a number."""
 
 MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
@@ -59,7 +60,8 @@ def number(field: str, value: object, low: float = -math.inf, high: float = math
     if not math.isfinite(result):
         raise SpecError(field, value, "must be finite")
     if not low <= result <= high:
-        raise SpecError(field, value, f"must lie between {low:g} and {high:g}")
+        limits = f"be at least {low:g}" if math.isinf(high) else f"lie between {low:g} and {high:g}"
+        raise SpecError(field, value, f"must {limits}")
     return result + 0.0
 
 
@@ -86,9 +88,9 @@ def name(field: str, value: object) -> str:
 
 
 def code(value: object) -> str:
-    """Return the parameter ``code``: the hex digest of a plug-in's code or of a file; empty for whatever is loaded."""
+    """Return the parameter ``code``: the hex digest of a plug-in's code or of a file; empty for any."""
     if not isinstance(value, str) or len(value) > MAX_CODE_CHARS or not (value.isalnum() or not value):
-        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or nothing")
+        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or empty")
     return value
 
 
@@ -187,11 +189,22 @@ def fill(field: str, value: object) -> tuple[float, ...]:
 
 
 def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "fill") -> None:
-    """Refuse padding that the image cannot hold: values for other channels, or no bytes while it is uint8."""
+    """Refuse a fill that the image cannot hold: for other channels, or with values beyond its dtype."""
     if len(fill) not in (1, channels):
         raise SpecError(field, fill, f"must have 1 value or one for each of {channels} channels")
-    if dtype == "uint8" and any(value != int(value) or not 0 <= value <= 255 for value in fill):
+    if dtype != "uint8":
+        as_held(field, fill, dtype)
+    elif any(value != int(value) or not 0 <= value <= 255 for value in fill):
         raise SpecError(field, fill, "must be whole numbers from 0 to 255 while the image is uint8")
+
+
+def as_held(field: str, values: Sequence[float], dtype: str) -> tuple[float, ...]:
+    """Return values rounded to float16 or float32; refuse those that would become infinite."""
+    form = f"<{len(values)}{'e' if dtype == 'float16' else 'f'}"
+    try:
+        return struct.unpack(form, struct.pack(form, *values))
+    except OverflowError:
+        raise SpecError(field, list(values), f"is too large for {dtype}") from None
 
 
 def mean_fits(field: str, mean: Sequence[float], top: float | None) -> None:

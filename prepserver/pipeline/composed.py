@@ -1,4 +1,4 @@
-"""Sources that are composed of other sources: what they have in common.
+"""The base of sources that are composed of other sources.
 
 A composed source maps each of its indices to one of its sources and an index there. It holds no samples, so jobs that
 use the same source in different compositions share its listing.
@@ -19,13 +19,13 @@ from prepserver.pipeline.spec import Codes
 Sources = Sequence[SourceSpec]
 
 MAX_SOURCES = 64
-"""In all of a composition, those inside others included."""
+"""Limit on all sources of a composition, including those inside others."""
 
 MAX_DEPTH = 8
-"""Of sources inside each other, the innermost included."""
+"""Limit on how deep sources nest, including the innermost."""
 
 MAX_WIRE_BYTES = 16 << 10
-"""As JSON. Workers are told of a source, with other things, in a message of 64 KiB."""
+"""Limit on a source as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
 
 class Pattern(NamedTuple):
@@ -66,7 +66,7 @@ class Composed(SourceSpec):
             raise SpecError("sources", sources, "must be a list of sources, such as [ImageFolder(a), ImageFolder(b)]")
         if len(sources) > MAX_SOURCES:
             raise SpecError("sources", len(sources), f"are more than {MAX_SOURCES}")
-        # What it is composed of; on the wire a list of their maps.
+        # On the wire a list of their maps.
         self.sources = tuple(_source(number, each) for number, each in enumerate(sources))
         _check_columns(self.sources)
         if (depth := _depth(self)) > MAX_DEPTH:
@@ -89,9 +89,9 @@ class Composed(SourceSpec):
         return short(f"{type(self).__name__}({', '.join(dict.fromkeys(each.place for each in self.sources))})")
 
     def turns(self, lengths: Sequence[int]) -> Pattern | Blocks:
-        """Return how its sources, which have so many samples, take turns; by default one after the other.
+        """Return how its sources, of these lengths, take turns; by default one after the other.
 
-        Nobody asks where a listing says which samples are chosen.
+        This is not called if a listing says which samples are chosen.
         """
         return Blocks()
 

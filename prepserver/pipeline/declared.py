@@ -1,4 +1,4 @@
-"""What a user declares of a plug-in, as data: its parameters, and the kinds of what it gives.
+"""What a user declares about a plug-in, as data: its parameters, and the kinds of its columns or results.
 
 The code of a plug-in is known to worker processes only. Client and daemon check a pipeline by what is declared here;
 the worker holds the code to it.
@@ -46,18 +46,18 @@ _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 KINDS: dict[str, type[Kind]] = {
     kind.__name__: kind for kind in (Image, Mask, Boxes, PerBox, Keypoints, Label, Scalar, Array, Text, Bytes, Tokens)
 }
-"""What a column can be declared to be, by name."""
+"""The kinds that a column can be declared to have, by name."""
 
 
 class PluginSpec(Spec):
-    """What names a plug-in: an op or a source with a name, parameters for its code, and a digest of the code.
+    """An op or a source that names a plug-in, with parameters for its code and a digest of the code.
 
     Raises:
-        SpecError: A name, a parameter or the digest is none.
+        SpecError: A name, a parameter or the digest is invalid.
     """
 
     role: ClassVar[Role]  # what the plug-in is
-    own: ClassVar[tuple[str, ...]]  # names of arguments that are no parameters of the plug-in's code
+    own: ClassVar[tuple[str, ...]]  # names of arguments that the plug-in's code does not get
 
     def __init__(self, name: object, params: Mapping[str, object], code: object) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
@@ -67,7 +67,7 @@ class PluginSpec(Spec):
             raise SpecError("name", name, reason)
         self.name = name
         self.params = _parameters(params, self.own)  # for its code
-        self.code = checks.code(code)  # digest of the code that is meant; empty for whatever is loaded
+        self.code = checks.code(code)  # digest of its code; empty for any code
 
     def with_code(self, codes: Codes) -> Self:
         """As `Spec.with_code`."""

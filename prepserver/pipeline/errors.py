@@ -32,7 +32,7 @@ class SpecError(InvalidSpec):
     Attributes:
         field: See `InvalidSpec`.
         value: What was given.
-        reason: What would be right, for a person.
+        reason: What would be right, as a human-readable text.
     """
 
     def __init__(self, field: str, value: object, reason: str) -> None:
@@ -44,7 +44,7 @@ class SpecError(InvalidSpec):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidSpec, (str(self), self.field)  # the value may be anything, also what cannot be pickled
+        return InvalidSpec, (str(self), self.field)  # the value may be anything, even something that cannot be pickled
 
 
 @contextmanager

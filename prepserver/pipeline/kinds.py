@@ -42,11 +42,11 @@ class Kind:
 
     is_spatial: ClassVar[bool] = False
     blank: ClassVar[int] = 0
-    _way_out: ClassVar[str] = "its values have no fixed size and no op gives them one: leave the column out"
+    _remedy: ClassVar[str] = "its values have no fixed size and no op gives them one: leave the column out"
 
     @property
     def is_per_box(self) -> bool:
-        """Whether there is a value for each of the record's boxes, which goes where its box goes."""
+        """Whether there is a value for each of the record's boxes, which stays with its box."""
         return False
 
     def stored(self) -> tuple[Shape, str]:
@@ -57,7 +57,7 @@ class Kind:
         """
         shape, dtype = self._in_row()
         if shape is None:
-            raise SpecError("kind", type(self).__name__, self._way_out)
+            raise SpecError("kind", type(self).__name__, self._remedy)
         return shape, dtype
 
     def _in_row(self) -> tuple[Shape | None, str]:
@@ -87,7 +87,7 @@ class Image(Spatial):
         top: Greatest value that a pixel may have; None after `Normalize`, which moves the values.
     """
 
-    _way_out: ClassVar[str] = _CROP
+    _remedy: ClassVar[str] = _CROP
     channels: int = 3
     dtype: str = "uint8"
     layout: str | None = None
@@ -103,7 +103,7 @@ class Image(Spatial):
 class Mask(Spatial):
     """A class number for each pixel of an image: (H, W), uint8. Resized by the nearest pixel, never mixed."""
 
-    _way_out: ClassVar[str] = _CROP
+    _remedy: ClassVar[str] = _CROP
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return self.size, "uint8"
@@ -119,7 +119,7 @@ class Boxes(Spatial):
         normalized: Coordinates are fractions of the image's width and height.
     """
 
-    _way_out: ClassVar[str] = _PAD_BOXES
+    _remedy: ClassVar[str] = _PAD_BOXES
     count: int | None = None
     form: str = "xyxy"
     normalized: bool = False
@@ -130,7 +130,7 @@ class Boxes(Spatial):
 
 @dataclass(frozen=True, slots=True)
 class PerBox(Kind):
-    """A number for each box, such as its class: (count,). It goes where its box goes, and -1 follows the last one.
+    """A number for each box, such as its class: (count,). It stays with its box; -1 fills what follows the last one.
 
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
@@ -139,7 +139,7 @@ class PerBox(Kind):
 
     is_spatial: ClassVar[bool] = True
     blank: ClassVar[int] = -1
-    _way_out: ClassVar[str] = _PAD_BOXES
+    _remedy: ClassVar[str] = _PAD_BOXES
     is_per_box: ClassVar[bool] = True
     count: int | None = None
     dtype: str = "int64"
@@ -166,10 +166,10 @@ class Keypoints(Spatial):
     Attributes:
         count: How many fit in a row, or the boxes of a row; None while it differs from sample to sample.
         each: Points of each box, such as the 17 joints of a person; None for points without boxes.
-        pairs: Places of two points of a box that change names in a mirror, such as the left and right eye.
+        pairs: Places of two points of a box that swap in a mirrored image, such as the left and right eye.
     """
 
-    _way_out: ClassVar[str] = (
+    _remedy: ClassVar[str] = (
         "the number of points differs from sample to sample: add PadKeypoints(n), or PadBoxes(n) for points of boxes"
     )
     count: int | None = None
@@ -222,10 +222,10 @@ class Scalar(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Array(Kind):
-    """Numbers of one shape.
+    """An array of numbers.
 
     Attributes:
-        shape: None where it differs from sample to sample.
+        shape: Its shape; None where it differs from sample to sample.
         dtype: One of `ITEM_BYTES`.
     """
 
@@ -238,16 +238,16 @@ class Array(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """Any number of characters."""
+    """Text of any length."""
 
-    _way_out: ClassVar[str] = (
+    _remedy: ClassVar[str] = (
         "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes(Kind):
-    """Any number of bytes, which mean nothing to prepserver."""
+    """Bytes of any length, opaque to prepserver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class Tokens(Kind):
         count: How many fit in a row; None while it differs from sample to sample.
     """
 
-    _way_out: ClassVar[str] = (
+    _remedy: ClassVar[str] = (
         "samples differ in their number of tokens: end with Truncate(length) and PadTokens(length), or leave the "
         "column out"
     )

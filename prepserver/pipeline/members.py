@@ -15,7 +15,7 @@ def members(package: ModuleType, base: type[T]) -> dict[str, type[T]]:
 
     Args:
         package: Each of its modules has one member, or none where its name begins with an underscore.
-        base: What members are subclasses of.
+        base: The class that members derive from.
 
     Raises:
         ImportError: A module defines no member, or several; or two members have one name.

@@ -1,4 +1,4 @@
-"""Ops that hold ops, such as `RandomApply`: what is known of a record whatever they do to a sample."""
+"""Ops that hold ops, such as `RandomApply`: what holds for a record whatever they do to a sample."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Ops = Sequence[OpLike]
 
 MAX_INNER = 32
 _MAX_DEPTH = 2
-"""Of ops within ops: a message bounds how deep its values are."""
+"""Limit on ops within ops: messages bound the depth of their values."""
 
 
 def inner(field: str, value: object) -> Op:
     """Return an op within another op: the op, or the map that `Op.to_wire` gives.
 
     Raises:
-        SpecError: It is none, or one that must stand in the pipeline itself.
+        SpecError: It is no op, or one that cannot be nested.
     """
     if isinstance(value, Mapping):
         from prepserver.pipeline.ops import op_from_wire  # the registry imports the ops, which import this module
@@ -51,10 +51,10 @@ class Nesting(Op):
 
     @abstractmethod
     def outcomes(self) -> Sequence[Sequence[Op]]:
-        """Return what may happen to a sample: enough to know its kinds."""
+        """Return sequences of ops that a sample may go through: enough of them to know its kinds."""
 
     def after(self, record: Record) -> Record:
-        """The record after whatever happens.
+        """Return what holds for a record after any of the outcomes.
 
         Raises:
             SpecError: An op cannot follow what comes before it, or channels, dtype or layout would depend on chance.
@@ -86,7 +86,7 @@ def transforms(value: object) -> tuple[Op, ...]:
     """Return the ops of an op that holds ops.
 
     Raises:
-        SpecError: It is no list of 1 to `MAX_INNER` ops, or they hold ops that hold ops.
+        SpecError: It is no list of 1 to `MAX_INNER` ops, or they are nested too deep.
     """
     given = checks.items("transforms", value, range(1, MAX_INNER + 1))
     ops = tuple(inner(f"transforms[{place}]", each) for place, each in enumerate(given))

@@ -1,4 +1,4 @@
-"""What every op has in common: what it does to what is known of a record."""
+"""The base of ops: how an op changes what is known of a record."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import ClassVar, Self
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, shown
 from prepserver.pipeline.spec import FILE, Codes, Spec, digest_of
 
 MAX_FILE_BYTES = 256 << 20
-"""Of a file that an op reads: each worker keeps in memory what it holds."""
+"""Limit on a file that an op reads: each worker keeps its content in memory."""
 
 
 class Op(Spec):
@@ -24,15 +24,15 @@ class Op(Spec):
 
     wire_key = "op"
     moves: ClassVar[bool] = False  # the op moves pixels, and with them everything on the same plane
-    # The size of what it makes differs from sample to sample, whatever the size before it.
+    # The size of its result differs from sample to sample, even if all images had one size before it.
     varies: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False  # the op mixes pixel values, which must still be bytes
-    # What the op makes of an image depends on the image alone and is again uint8, so a cache may hold it.
+    # Its result depends on the image alone and is again uint8, so a cache may hold it.
     is_fixed: ClassVar[bool] = False
     views: ClassVar[int] = 0  # how many views of a sample it makes; 0 for as many as there are
     # How many other samples it mixes with each; which ones follows from the sample, the pass and the view.
     partners: ClassVar[int] = 0
-    nests: ClassVar[bool] = True  # the op can be part of another op: it names no column by itself, and a stage does it
+    nests: ClassVar[bool] = True  # the op may be part of another op: it names no column, and has a stage
 
     @property
     def files(self) -> list[str]:
@@ -56,10 +56,8 @@ class Op(Spec):
             SpecError: It touches none: a mistake that would go unnoticed, such as a crop of an array of pixels.
         """
         if not any(kind.is_spatial for kind in record.values()):
-            there = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in record.items())
-            reason = (
-                f"needs an image or a mask; a sample has {there}. Columns of a table are images where columns= says so"
-            )
+            reason = "Columns of a table are images where columns= says so"
+            reason = f"needs an image or a mask; a sample has {shown(record)}. {reason}"
             raise SpecError("op", type(self).__name__, reason)
         return {name: self.kind_after(kind) for name, kind in record.items()}
 
@@ -85,10 +83,10 @@ class Op(Spec):
 
 
 class FileOp(Op):
-    """A step that reads files. What they hold is part of what the op is."""
+    """A step that reads files, whose content is part of the op's identity."""
 
     nests = False
-    code: str  # digest of their content, see `code_of`; empty for whatever they hold when the job attaches
+    code: str  # digest of their content, see `code_of`; empty for their content when the job attaches
 
     def with_code(self, codes: Codes) -> Self:
         """As `Spec.with_code`, once the files have been read."""
@@ -108,14 +106,14 @@ def code_of(digests: Sequence[str]) -> str:
 
 
 class ChanceOp(Op):
-    """An op that is done with a probability."""
+    """An op that acts with probability `p`."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = checks.probability(p)
 
 
 class CropOp(Op):
-    """An op that makes images of one size: parts of others, perhaps padded or resized."""
+    """An op that makes images of one size, by cropping and perhaps padding or resizing."""
 
     moves = True
 
@@ -140,7 +138,7 @@ class ResizeOp(Op):
 
 
 class WarpOp(Op):
-    """An op that makes pixels between pixels, and has a colour for what lies beyond the image's edges."""
+    """An op that interpolates between pixels, and has a fill for what lies beyond the image's edges."""
 
     moves = True
     needs_uint8 = True
@@ -151,7 +149,7 @@ class WarpOp(Op):
 
 
 class BoxOp(Op):
-    """A step that changes the boxes of a record, and what there is for each of them."""
+    """A step that changes boxes, and the values that belong to them."""
 
     nests = False
     takes_any_form: ClassVar[bool] = False  # it may follow `ConvertBoxes`

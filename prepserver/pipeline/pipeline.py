@@ -22,16 +22,16 @@ from prepserver.pipeline.record import IMAGES, Record, RowField, row_fields, wit
 from prepserver.pipeline.spec import Codes, digest_of
 
 MAX_OPS = 64
-"""Without the `Decode` at the start."""
+"""Limit on the number of ops, not counting the `Decode` at the start."""
 
 MAX_WIRE_BYTES = 24 << 10
-"""Of a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""
+"""Limit on a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
 MAX_FIELDS = 64
-"""Of a row."""
+"""Limit on the fields of a row."""
 
 MAX_VIEWS = 16
-"""Of one sample: each view costs a row's memory and a row's work; the decode is shared."""
+"""Limit on the views of a sample: each costs a row's memory and a row's work; they share the decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Pipeline:
     columns: Record = field(compare=False)  # what the samples hold, before any op
     fields: tuple[RowField, ...] = field(compare=False)  # of a row
     digest: str = field(compare=False)  # hex SHA-256 of the canonical wire form: the same in every process
-    views: int = 1  # how often each sample is made, each time with random numbers of its own
+    views: int = 1  # how often each sample is made, each time with its own random numbers
 
     @property
     def row(self) -> RowField:
@@ -70,7 +70,7 @@ class Pipeline:
 
     @property
     def trims(self) -> dict[str, str]:
-        """See `Op.trims`, of all ops."""
+        """The `Op.trims` of all ops."""
         found: dict[str, str] = {}
         for op in self.ops:
             found |= op.trims
@@ -79,7 +79,7 @@ class Pipeline:
 
     @property
     def code(self) -> str:
-        """Digest of the code of its plug-ins and of the files of its ops, as far as it is known; empty without them."""
+        """Digest of the known code of its plug-ins and of the files of its ops; empty if there is none."""
         codes = [code for op in self.ops if (code := getattr(op, "code", ""))]
         return digest_of(codes) if codes else ""
 
@@ -164,7 +164,7 @@ def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
 
 
 def _with_inner(op: Any) -> Iterator[Any]:
-    """An op, and the ops in it: those of a batch may stand in one, too."""
+    """Yield an op and all ops nested in it, which may be ops on batches."""
     yield op
     if isinstance(op, Nesting):
         for each in op.transforms:
@@ -177,7 +177,9 @@ def _check_rows(ops: Sequence[Op], views: int) -> None:
     """Refuse ops that need other views, or mix samples twice."""
     for op in ops:
         if op.views not in (0, views):
-            raise SpecError("views", views, f"must be {op.views}: {type(op).__name__} makes so many of each sample")
+            raise SpecError(
+                "views", views, f"must be {op.views}: {type(op).__name__} makes {op.views} views of each sample"
+            )
     mixing = [type(op).__name__ for op in ops if op.partners]
     if len(mixing) > 1:
         raise SpecError("pipeline", mixing, "mix samples, and only one op of a pipeline may")

@@ -1,8 +1,8 @@
 """Counter-based randomness: words that depend only on (seed, pass, sample, op's place, view).
 
-So a row can be made again, elsewhere, alone, with the same random parameters. BLAKE2b (RFC 7693) over the counter costs
-one compression for eight words, about two microseconds; numpy's scalar generators cost tens, and their streams may
-change between releases. Workers draw with them for their ops, and clients for those of a batch.
+So any process can make a row again, by itself, with the same random parameters. BLAKE2b (RFC 7693) over the counter
+costs one compression for eight words, about two microseconds; numpy's scalar generators cost tens, and their streams
+may change between releases. Workers draw with them for their ops, and clients for ops on batches.
 """
 
 from __future__ import annotations

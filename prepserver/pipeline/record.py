@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import ITEM_BYTES, Boxes, Image, Index, Kind, Label, Mask
 
 Record = Mapping[str, Kind]
 """Columns in order, by name. Every record has the columns of its source and ``index``."""
+
+KindT = TypeVar("KindT", bound=Kind)
 
 INDEX = "index"
 
@@ -46,26 +48,44 @@ def with_index(columns: Record) -> Record:
     """Return a source's columns and the index.
 
     Raises:
-        SpecError: A column has a reserved name, or one that is no identifier; or it is not clear whose boxes are meant.
+        SpecError: A column has a reserved name, or one that is no identifier; or boxes are in two columns, or in none
+            although other columns belong to boxes.
     """
     boxes = [name for name, kind in columns.items() if isinstance(kind, Boxes)]
     if len(boxes) > 1 or (not boxes and any(kind.is_per_box for kind in columns.values())):
-        raise SpecError("columns", boxes, "values for each box need one column of boxes, and there is no second one")
+        raise SpecError("columns", boxes, "a sample has at most one column of boxes, and needs it for values of boxes")
     for name in columns:
         if name in RESERVED or not name.isidentifier():
             raise SpecError("columns", name, f"must be an identifier and none of {', '.join(RESERVED)}")
     return {**columns, INDEX: Index()}
 
 
+def column_of(record: Record, name: str, kind: type[KindT], what: str) -> KindT:
+    """Return what is known of a column; `what` names its kind in the error.
+
+    Raises:
+        SpecError: There is no such column, or it is of another kind.
+    """
+    found = record.get(name)
+    if not isinstance(found, kind):
+        raise SpecError("column", name, f"is no column of {what} here; there are: {', '.join(record)}")
+    return found
+
+
+def shown(record: Record) -> str:
+    """Return the columns with their kinds, for an error."""
+    return ", ".join(f"{name} ({type(kind).__name__})" for name, kind in record.items())
+
+
 def renamed(record: Record, column: str, made: Record) -> Record:
-    """Return a record in which the columns `made` stand in the place of a column.
+    """Return a record in which the columns `made` replace a column.
 
     Raises:
         SpecError: There is another column of such a name, or a name is reserved.
     """
     for name in made:
         if name in RESERVED or (name in record and name != column):
-            raise SpecError("column", name, f"is no name for a new column; there are: {', '.join(record)}")
+            raise SpecError("column", name, f"is reserved or the name of another column: {', '.join(record)}")
     found: dict[str, Kind] = {}
     for name, kind in record.items():
         found |= made if name == column else {name: kind}
@@ -99,5 +119,5 @@ def field_name(column: str, view: int) -> str:
 
 
 def label_of(columns: Record) -> str:
-    """Return the column that a source's labels are read from: the first of them; ``label`` if there is none."""
+    """Return the first column of labels, which a source's labels are read from; ``label`` if there is none."""
     return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")

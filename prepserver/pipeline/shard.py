@@ -39,7 +39,7 @@ class Shard:
         return self.is_uneven(n) and self.index >= n % self.count
 
     def to_all(self, position: int, n: int) -> int:
-        """Return the position among all samples when each shard stands at `position` of its own."""
+        """Return the position among all samples when each shard is at its own `position`."""
         pass_, place = divmod(position, self.positions(n))
         return pass_ * n + place * self.count
 
@@ -53,18 +53,18 @@ class Shard:
             return epoch_start, position
         pass_, inside = divmod(epoch_start, n)
         if inside and position == epoch_start:
-            # No shard stands there; each shard that begins this epoch computes the same pass from its number.
+            # No shard can be there; each shard that begins this epoch computes the same pass from its number.
             pass_, inside = epoch, 0
         own, rest = divmod(position - epoch_start, self.count)
         if inside:
             raise ValueError(
                 f"the epoch began {inside} samples after a pass of all {n} began, and shards begin theirs with a pass: "
-                f"num_shards = {self.count} can go on at the start of an epoch only"
+                f"num_shards = {self.count} can continue only at the start of an epoch"
             )
         if rest:
             raise ValueError(
                 f"{position - epoch_start} samples of the epoch were taken, which num_shards = {self.count} does not "
-                "divide: go on with as many shards as before, or at the start of an epoch"
+                "divide: continue with as many shards as before, or at the start of an epoch"
             )
         start = pass_ * self.positions(n)
         return start, start + own

@@ -1,4 +1,4 @@
-"""What every source has in common: a digest, the columns of its samples, and the paths that it names.
+"""The base of sources: a digest, the columns of the samples, and the paths that the source names.
 
 A spec names a dataset and opens nothing: the client builds it, it travels as a map of plain values, and the daemon
 checks it again on arrival. `prepserver.source` reads it.
@@ -17,7 +17,7 @@ from prepserver.pipeline.spec import Spec, digest_of, paths_of
 from prepserver.pipeline.urls import canonical, is_url, split
 
 MAX_PATHS = 64
-"""In a list of paths; a spec travels in messages."""
+"""Limit on a list of paths; a spec travels in messages."""
 
 _PLACE_CHARS = 200
 
@@ -33,7 +33,7 @@ class SourceSpec(Spec):
 
     wire_key = "source"
     needs_defaults = True  # a default that changes between two releases must not change a dataset
-    # Neighbours are alike, so a batch should be of neighbours, and of other ones in each epoch.
+    # Neighbours are alike, so a batch should consist of neighbours, but of other ones in each epoch.
     is_sorted: ClassVar[bool] = False
     # Columns that the user has declared; None where the source itself says what they are.
     declared: Record | None = None
@@ -45,7 +45,7 @@ class SourceSpec(Spec):
 
     @property
     def place(self) -> str:
-        """Where the dataset is, for people; its class's name if it has no path."""
+        """Where the dataset is, to show to users; its class's name if it has no path."""
         named = paths_of(getattr(self, self.paths[0])) if self.paths else [type(self).__name__]
         return f"{named[0]}{f' and {len(named) - 1} more' * (len(named) > 1)}"
 
@@ -69,7 +69,7 @@ class SourceSpec(Spec):
 
     @property
     def pattern(self) -> tuple[int, ...]:
-        """The kinds of its samples, which repeat: shuffling keeps them in place. Empty for one kind; see `Mix`."""
+        """Which of several sources each sample of a repeating period is from, see `Mix`; empty for one source."""
         return ()
 
     @property
@@ -92,7 +92,7 @@ class SourceSpec(Spec):
 
 
 def short(place: str) -> str:
-    """Return a place that people can read, even where it names many."""
+    """Return a place to show to users, cut if it is long."""
     return place if len(place) <= _PLACE_CHARS else place[: _PLACE_CHARS - 3] + "..."
 
 

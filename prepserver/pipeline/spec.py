@@ -1,4 +1,4 @@
-"""What ops and sources have in common: they are data, which travels as a map of plain values."""
+"""The base of ops and sources: data that travels as a map of plain values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Spec:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def replaced(self, **values: object) -> Self:
-        """Return a copy with other values, which nothing checks."""
+        """Return a copy with other values, unchecked."""
         found = copy.copy(self)
         vars(found).update(values)
         return found
@@ -98,7 +98,7 @@ def paths_of(value: Any) -> list[Any]:
 
 
 def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
-    """Check that those parameters of these names that are texts are absolute paths.
+    """Check that all paths among the named parameters are absolute.
 
     Raises:
         SpecError: One is not.
@@ -111,7 +111,7 @@ def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _attributes(spec: type[Spec]) -> frozenset[str]:
-    """What `__init__` may set: the parameters, and attributes that are declared."""
+    """Return what `__init__` may set: the parameters, and declared attributes."""
     declared = (each for cls in spec.__mro__ for each in inspect.get_annotations(cls).items())
     return frozenset(inspect.signature(spec).parameters) | {
         name for name, kind in declared if "ClassVar" not in str(kind)

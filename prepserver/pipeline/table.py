@@ -1,4 +1,4 @@
-"""What sources of tables have in common: files, and the columns that are taken from them."""
+"""The base of sources of tables: files, and the columns that are read from them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Paths = str | PathLike | Sequence[str | PathLike]
 """A path or several. Each may hold braces, ``{000..127}`` or ``{a,b}``, and wildcards: ``*``, ``?`` and ``[...]``."""
 
 Names = Mapping[str, str] | None
-"""What columns are called in the files, where that is not their own name."""
+"""Names in the files of columns that are called otherwise there."""
 
 _MAX_NAME_CHARS = 256
 
 
 class TableSpec(SourceSpec):
-    """A table in files, of which some columns are taken.
+    """A table in files, of which some columns are read.
 
     Raises:
-        SpecError: A column cannot have its kind, or a name or a path is none.
+        SpecError: A column's kind is not supported, or a name or a path is invalid.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("path",)
@@ -45,7 +45,7 @@ class TableSpec(SourceSpec):
                 raise SpecError("names", column, f"is no column; there are: {', '.join(self.declared)}")
             if not (isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS):
                 raise SpecError("names", name, f"must be a name of 1 to {_MAX_NAME_CHARS} characters")
-        # What a column is called in the files, where that is not its own name.
+        # Only those that differ: equal meaning is equal data.
         self.names = {name: names[name] for name in sorted(names) if names[name] != name}
         self.path = absolute_all("path", path)
 

@@ -26,7 +26,7 @@ def is_url(path: str | bytes) -> bool:
 
 
 def canonical(field: str, value: str) -> str | None:
-    """Return a URL in one spelling; None for a text that is none.
+    """Return a URL in one spelling; None for a text that is no URL.
 
     Scheme and host are in lower case, a usual port and a last slash are left out.
 

@@ -1,4 +1,4 @@
-"""What stages that leave much to chance share: a change with a probability, one decision after another, ops in ops."""
+"""Shared by random stages: acting with a probability, several decisions in turn, ops within ops."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ChanceT = TypeVar("ChanceT", bound=ChanceOp)
 NestingT = TypeVar("NestingT", bound=Nesting)
 
 _NOT_FIRST = 0
-"""Place of the stages within a stage: they never get an image that is decoded at a smaller scale."""
+"""Place of stages within a stage: they never get an image that is decoded at a smaller scale."""
 
 
 class ChanceStage(Stage[ChanceT]):
-    """What happens with probability ``p``: to override `chosen`, or `change` for a change of values without draws."""
+    """A stage that acts with probability ``p``: override `chosen`, or `change` for a change of values without draws."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         return self.chosen(height, width, draws) if draws.uniform() < self._op.p else Drawn(None, height, width)

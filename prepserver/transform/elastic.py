@@ -1,7 +1,7 @@
 """Where each pixel of an elastically deformed image looks: noise, smoothed by a Gaussian.
 
 The noise and the kernel are whole numbers, and their products add up to less than 2**53, so doubles hold every sum
-exactly, in whatever order a matrix product adds: a row has the same bytes on every CPU.
+exactly, in any order of summation: a row has the same bytes on every CPU.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BLOCK = 64
 """Places of a line that are smoothed by one matrix."""
 
 
-class Field:
-    """How far aside the pixels of a plane look; computed when it is first needed.
+class Displacements:
+    """How far from itself each pixel of a plane looks; computed on first use.
 
     Args:
         key: Of the noise.

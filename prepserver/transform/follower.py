@@ -1,4 +1,4 @@
-"""What all kinds that follow an image have in common."""
+"""The base of kinds that follow an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages that move pixels share: windows, sizes, mirrors."""
+"""Shared by stages that move pixels: windows, sizes, mirrors."""
 
 from __future__ import annotations
 

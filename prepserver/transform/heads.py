@@ -10,7 +10,7 @@ import numpy as np
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.rowmaker import RowMaker
-from prepserver.transform.rows import Order, opened, refuse_large
+from prepserver.transform.rows import Request, opened, refuse_large
 from prepserver.transform.stage import Box
 
 _NO_KEY = SampleKey(0, 0, 0)  # the head draws nothing
@@ -41,12 +41,11 @@ class HeadMaker:
 
         Args:
             record: As its source gives it.
-            fits: Says whether the cache has room for so many bytes; asked before anything is decoded.
+            fits: Returns whether the cache has room for a number of bytes; called before anything is decoded.
 
         Returns:
-            None if it does not fit, or if a cache must not hold it, because its rows would differ from those that are
-            made without one: of an image that is decoded at a smaller scale, or of a damaged JPEG, of which a crop
-            above the damage is read as usual.
+            None if it does not fit, or if rows from the cache would differ from rows made without it: an image that is
+            decoded at a smaller scale, or a damaged JPEG, whose rows above the damage are read as usual.
 
         Raises:
             BadSample: The sample is bad for every pipeline with this head.
@@ -63,13 +62,13 @@ class HeadMaker:
                     return None
             if encoded.size(maker.upright) != size:
                 return None
-            order = Order(0, (maker, [np.empty(0)] * len(maker.fields)), column, encoded, plan)
-            image, decoded, scale = encoded.clean(order.part, order.scale), order.part, order.scale
+            request = Request(0, (maker, [np.empty(0)] * len(maker.fields)), column, encoded, plan)
+            image, decoded, scale = encoded.clean(request.part, request.scale), request.part, request.scale
             if image is None:
                 if not self._count and encoded.is_usual:
                     return None
                 image, decoded, scale = encoded.tolerant(), Box(0, 0, encoded.height, encoded.width), 1
-            image = maker.carried(plan, order.cut(encoded, image, decoded, scale), column)
+            image = maker.carried(plan, request.cut(encoded, image, decoded, scale), column)
             made[column.column] = np.array(image, order="C")  # a copy: the decoder's buffer is used again
         assert plan is not None
         for column_name, kinds, _ in maker.followers:

@@ -62,7 +62,7 @@ class PartMaker(RowMaker):
         """Return all parts as one."""
         return self._stage.joined(parts, mix, [image.column for image in self.images], self.followers)
 
-    # What `make_rows` calls.
+    # `make_rows` calls these.
 
     def plan(
         self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
@@ -99,7 +99,7 @@ class Mixer(NamedTuple):
 
 
 def mixers(pipeline: Pipeline, head: int) -> tuple[Mixer, ...]:
-    """Return a mixer for each view of a pipeline with so many ops in its head; none if no op mixes samples."""
+    """Return a mixer for each view of a pipeline whose head has `head` ops; none if no op mixes samples."""
     place = mixing_place(pipeline)
     return tuple(
         Mixer(PartMaker(pipeline, view, 0), PartMaker(pipeline, view, head), RowMaker(pipeline, view, place))

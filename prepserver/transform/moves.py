@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prepserver.pipeline.affine import Matrix
 
 if TYPE_CHECKING:
-    from prepserver.transform.elastic import Field
+    from prepserver.transform.elastic import Displacements
     from prepserver.transform.objects import Objects
 
 ROWS, COLUMNS = 0, 1
@@ -54,11 +54,11 @@ class Warp(NamedTuple):
 class Displace(NamedTuple):
     """Each pixel of the plane moved a little; its size stays."""
 
-    field: Field  # where each pixel looks
+    field: Displacements  # where each pixel looks
     fill: tuple[float, ...] = (0.0,)  # value where the old plane has no point; see `Pad`
 
 
 BoxChange = Callable[["Objects"], "Objects"]
-"""What an op does to boxes and to what there is for each of them, and to nothing else."""
+"""What an op does to boxes and the values that belong to them, and to nothing else."""
 
 Move = Cut | Scale | Mirror | Warp | Displace | BoxChange

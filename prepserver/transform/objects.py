@@ -23,7 +23,7 @@ _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 @dataclass(slots=True)
 class Objects:
-    """Boxes on a plane. Who has made them may change them and their arrays, but for `numbers`."""
+    """Boxes on a plane. Whoever made them may change them and their arrays, except `numbers`."""
 
     size: Size  # (height, width) of the plane in pixels
     boxes: Array  # (count, 4), float32, in the form of `form`
@@ -99,7 +99,7 @@ _MOVES: dict[type[Any], Callable[[Objects, Any], None]] = {
 
 
 def _around(corners: Array) -> Array:
-    """Return boxes around points, (count, points, 2); a point that perspective moves nowhere is at 0."""
+    """Return boxes around points, (count, points, 2); a point without a place after a perspective (0 / 0) is at 0."""
     corners = np.nan_to_num(corners, nan=0)
     return np.concatenate((corners.min(1), corners.max(1)), 1).astype(np.float32)
 

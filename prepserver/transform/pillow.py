@@ -47,7 +47,7 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323
 _USUAL_TILE_PIXELS = 1 << 20
 """Tiles of a TIFF up to this size are allowed in an image of any size; most are 256 x 256."""
 _WEBP_PIXEL_BYTES = 12
-"""What libwebp takes to decode: two canvases with alpha, and a frame."""
+"""Memory that libwebp takes to decode: two canvases with alpha, and a frame."""
 
 _LIBTIFF = re.compile(r"/\S*libtiff[^/\s]*\.so[^/\s]*$", re.MULTILINE)
 
@@ -65,7 +65,7 @@ _FAULTS = (
     zlib.error,
     Image.DecompressionBombError,
 )
-"""What Pillow's parsers raise on bad data. MemoryError is not among them: that is the machine's fault."""
+"""Errors that Pillow's parsers raise on bad data. MemoryError is not among them: that is the machine's fault."""
 
 
 class PillowImage:
@@ -203,7 +203,7 @@ def _orientation(image: Image.Image) -> int:
 
 @contextlib.contextmanager
 def _our_limit() -> Iterator[None]:
-    """No warnings, and instead of Pillow's limit, 179 million pixels, the largest that `max_pixels` may be."""
+    """Silence warnings, and raise Pillow's limit from 179 million pixels to the largest `max_pixels`."""
     limit = Image.MAX_IMAGE_PIXELS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -57,7 +57,7 @@ class RowMaker:
     """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw, and changed values.
 
     Args:
-        pipeline: What to do.
+        pipeline: The pipeline.
         view: Which of the pipeline's views; the first is the same as that of a pipeline with one view.
         begin: Stages that are done already: images and masks come as these leave them, from a cache.
     """
@@ -69,7 +69,7 @@ class RowMaker:
             stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
         ]
         changed = {name for stage in self._stages for name in stage.makes}
-        # What it makes, in the order of the columns.
+        # The fields that it makes, in the order of the columns.
         self.fields = tuple(
             each for each in pipeline.fields if each.view == view and (each.kind.is_spatial or each.column in changed)
         )
@@ -104,7 +104,7 @@ class RowMaker:
         numbers = [n for n, each in enumerate(self.followers) if isinstance(each.kinds[each.column], Boxes)]
         # Number of the follower whose boxes an op decides by; None for most pipelines.
         self.boxes = numbers[0] if sees else None
-        # Whether it makes several samples at once in less time, by `make_block`: values only, no images.
+        # Whether `make_block` makes several samples faster than one by one: only without images.
         self.takes_blocks = any(stage.takes_blocks for stage in self._stages) and not (self.images or self.followers)
         self._making = [
             (stage, after)

@@ -1,8 +1,7 @@
-"""The way of one sample: header, the plans of all targets, one decode, a row for each.
+"""Makes the rows of one sample: header, the plans of all targets, one decode, a row for each target.
 
-Workers call this. A row's bytes, or its being bad, are a pure function of (data, pipeline, key): that several targets
-share a decode changes only the time it takes. Targets that want a large image at different scales share only the
-header.
+A row's bytes, and whether its sample is bad, are a pure function of (data, pipeline, key): sharing a decode among
+targets changes only the time it takes. Targets that want a large image at different scales share only the header.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ DECODING = -1
 _NO_PART = Box(0, 0, 0, 0)
 
 
-class Order:
-    """One target's plan for an image: the part of the *stored* image that it needs, and the scale."""
+class Request:
+    """What one target needs of an image: a part of the *stored* image, and its scale."""
 
     __slots__ = ("column", "maker", "orientation", "out", "part", "place", "plan", "scale")
 
@@ -74,7 +73,7 @@ def make_rows(
         key: What the random parameters depend on.
         targets: Pairs of a maker and the rows of its fields, usually in shared memory. A row that is not made may hold
             anything.
-        step: Told what is done next; decoding comes first.
+        step: Called with what is done next; decoding comes first.
 
     Raises:
         BadSample: At least one row was not made; `failures` says which, and all others are complete.
@@ -154,52 +153,52 @@ class Rows:
         except BadSample as error:
             self._failures.update(dict.fromkeys(self._alive(), error.reason))
             return
-        orders: list[Order] = []
+        requests: list[Request] = []
         for place in self._alive():
             target = self._targets[place]
             try:
                 plan = self._plan(place, target[0], encoded)
-                orders.append(Order(place, target, target[0].images[number], encoded, plan))
+                requests.append(Request(place, target, target[0].images[number], encoded, plan))
             except BadSample as error:
                 self._failures[place] = error.reason
-        for scale in sorted({order.scale for order in orders}):
-            self._fill(encoded, [order for order in orders if order.scale == scale])
+        for scale in sorted({request.scale for request in requests}):
+            self._fill(encoded, [request for request in requests if request.scale == scale])
 
-    def _fill(self, encoded: Encoded, orders: Sequence[Order]) -> None:
-        """Decode once for all `orders`, which have one scale, and render each."""
-        part, scale = around(order.part for order in orders), orders[0].scale
+    def _fill(self, encoded: Encoded, requests: Sequence[Request]) -> None:
+        """Decode once for all `requests`, which have one scale, and render each."""
+        part, scale = around(request.part for request in requests), requests[0].scale
         image = encoded.clean(part, scale)
         if image is not None:
-            self._render(orders, encoded, image, part, scale)
+            self._render(requests, encoded, image, part, scale)
         else:
-            self._fill_from_odd(encoded, orders)
+            self._fill_from_odd(encoded, requests)
 
-    def _fill_from_odd(self, encoded: Encoded, orders: Sequence[Order]) -> None:
+    def _fill_from_odd(self, encoded: Encoded, requests: Sequence[Request]) -> None:
         """Render a sample about which libjpeg complained, or that it cannot decode: each row as if it were alone.
 
         A crop above the damage is read as usual; for the others, Pillow decodes the file.
         """
-        rest: list[Order] = []
-        for order in orders:
-            image = encoded.clean(order.part, order.scale) if len(orders) > 1 else None
+        rest: list[Request] = []
+        for request in requests:
+            image = encoded.clean(request.part, request.scale) if len(requests) > 1 else None
             if image is None:
-                rest.append(order)
+                rest.append(request)
             else:
-                self._render([order], encoded, image, order.part, order.scale)
+                self._render([request], encoded, image, request.part, request.scale)
         if not rest:
             return
         try:
             image = encoded.tolerant()
         except BadSample as error:
-            self._failures.update((order.place, error.reason) for order in rest)
+            self._failures.update((request.place, error.reason) for request in rest)
             return
         self._render(rest, encoded, image, Box(0, 0, encoded.height, encoded.width), 1)
 
-    def _render(self, orders: Sequence[Order], encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
-        for order in orders:
-            self._step(order.place)
-            part = order.cut(encoded, image, decoded, scale)
-            order.maker.render(order.plan, part, order.out, order.column)
+    def _render(self, requests: Sequence[Request], encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
+        for request in requests:
+            self._step(request.place)
+            part = request.cut(encoded, image, decoded, scale)
+            request.maker.render(request.plan, part, request.out, request.column)
         self._step(DECODING)
 
     def _plan(self, place: int, maker: RowMaker, encoded: Encoded) -> Plan:

@@ -22,7 +22,7 @@ _END = 0xD9
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Cutout:
     """A part of an image as a JPEG, with its place and size in the stored image."""
 
     jpeg: bytes | bytearray | memoryview
@@ -32,7 +32,7 @@ class Part:
     width: int
 
 
-def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: int = 1) -> Part:
+def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: int = 1) -> Cutout:
     """Cut out the segments under a region and the margin that upsampling needs around it.
 
     libjpeg-turbo interpolates subsampled chroma from the next sample on either side (jdsample.c, the "fancy" kinds), so
@@ -61,7 +61,7 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: 
     lengths = np.frombuffer(scan.lengths, "<u2")
     ends = np.cumsum(lengths, dtype=np.int64)
     if first == 0 and end == across and first_unit == 0 and last_row == head.height:
-        return Part(scan.jpeg, 0, 0, head.height, head.width)
+        return Cutout(scan.jpeg, 0, 0, head.height, head.width)
     lengths = lengths.reshape(-1, across)[first_unit:end_unit, first:end]
     ends = ends.reshape(-1, across)[first_unit:end_unit, first:end]
     begins = ends[:, 0] - lengths[:, 0] + head.scan_at
@@ -85,4 +85,4 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: 
     view = np.frombuffer(joined, np.uint8)
     view[marks] = _MARKS[:count] if count <= len(_MARKS) else np.resize(_MARKS, count)
     view[-1] = _END
-    return Part(joined, part_top, part_left, part_height, part_width)
+    return Cutout(joined, part_top, part_left, part_height, part_width)

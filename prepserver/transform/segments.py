@@ -1,8 +1,8 @@
 """The index of a JPEG with restart markers: where its segments are, read from the JPEG itself.
 
-Only what is found here is believed, whoever wrote the restart markers. For the packer, a JPEG that cannot be cut is an
-ordinary file. A reader checks each record, because a part from a false index may decode without a complaint, to other
-pixels than the whole.
+The index comes from the JPEG alone, whoever wrote the restart markers. The packer stores a JPEG that cannot be cut as
+an ordinary file. A reader checks each record, because a part from a false index may decode without a complaint, to
+other pixels than the whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END = 0xD9
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What decides how a JPEG is packed."""
+    """The properties of a JPEG that decide how it is packed."""
 
     header: JpegHeader
     frame: int  # second byte of its frame marker: 0xC0 baseline, 0xC2 progressive and so on
@@ -70,7 +70,7 @@ def is_true(scan: IndexedScan) -> bool:
 
 
 def _index_of(jpeg: bytes) -> tuple[Head, bytes] | None:
-    """Return the head of this JPEG's record, as far as the JPEG itself tells, and the lengths of its segments."""
+    """Return the head of this JPEG's record, as far as the JPEG determines it, and the lengths of its segments."""
     kind = kind_of(jpeg)
     if kind is None or kind.frame not in SEQUENTIAL or kind.header.components not in (1, 3):
         return None

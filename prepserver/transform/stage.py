@@ -1,4 +1,4 @@
-"""What an op is when it runs: a stage draws its parameters for one sample and returns a step to carry out.
+"""Ops at run time: a stage draws an op's parameters for one sample and returns a step to carry out.
 
 Planning (sizes and random numbers, no pixels) draws; rendering (pixels, no decisions) carries out the steps. A step
 takes the part of the image that it asked for, (H, W, C), and an array to write to, or None for a new one. It may return
@@ -126,9 +126,9 @@ class Drawn(NamedTuple):
 class Stage(ABC, Generic[OpT]):
     """An op at its place in a pipeline."""
 
-    axis: int | None = None  # all that it can do is to flip along this axis: `ROWS` or `COLUMNS`
+    axis: int | None = None  # it only flips, along this axis: `ROWS` or `COLUMNS`
     sees_boxes = False  # it decides by the sample's boxes: `draw_by` is asked, not `draw`
-    takes_blocks = False  # it makes the values of several samples at once in less time, by `make_block`
+    takes_blocks = False  # `make_block` makes the values of several samples faster than `make` one by one
     column: str | None = None  # the only column that it changes; None for all of the kinds that the op touches
     makes: tuple[str, ...] = ()  # columns whose values it may make or change, apart from images and what follows them
 
@@ -149,12 +149,12 @@ class Stage(ABC, Generic[OpT]):
         self.make_block([values], after, [draws])
 
     def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
-        """As `make`, for samples of one chunk; what is made of one must not depend on the others.
+        """As `make`, for samples of one chunk. The values of one must not depend on the others.
 
         A stage overrides one of the two.
 
         Raises:
-            BadSample: The op cannot use a value of at least one; alone, each is told from the others.
+            BadSample: The op cannot use a value of at least one sample; call this with each one alone to find which.
         """
         for values, each in zip(block, draws, strict=True):
             self.make(values, after, each)
@@ -186,7 +186,7 @@ class RecordStage(Stage[OpT]):
 
 
 class ValueStage(Stage[OpT]):
-    """A stage that decides nothing and moves nothing: it changes values."""
+    """A stage that only changes values, and draws nothing."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         return Drawn(self.step, height, width)
@@ -197,10 +197,10 @@ class ValueStage(Stage[OpT]):
 
 
 class Mix(NamedTuple):
-    """What is decided for one row."""
+    """The decision for one row that mixes samples."""
 
     partners: tuple[int, ...]  # indices of the other samples
-    draws: Draws  # for what is drawn when the parts are there
+    draws: Draws  # for what is drawn once the parts exist
     canvas: Size = (0, 0)  # (height, width) of what parts side by side make together
     places: tuple[Box, ...] = ()  # where each part lies on it: the row's own sample, then the partners. They cover it.
 
@@ -222,7 +222,7 @@ class MixStage(Stage[OpT]):
 
     @abstractmethod
     def mix(self, samples: int, draws: Draws) -> Mix:
-        """Decide for one row of a source with so many samples."""
+        """Decide for one row of a source that has `samples` samples."""
 
     @abstractmethod
     def draw_part(self, height: int, width: int, number: int, mix: Mix) -> Drawn:

@@ -1,7 +1,7 @@
 """Images that a packed dataset stores as pixels: RGB, or YUV 4:2:0, which takes half the bytes.
 
 YUV is JFIF's, in integers, so that rows have the same bytes on every machine. A sample of chroma is the mean of two by
-two pixels and stands for all four of them again: a part of an image needs nothing of what lies around it.
+two pixels and stands for all four of them again: so a part of an image needs nothing from around it.
 
 Compiled code does the same, with the same bytes (`prepserver.transform.native`).
 """

@@ -20,8 +20,8 @@ Change = Callable[[Array], Array]
 _BAND_VALUES = 1 << 16
 """Values that are computed at once: a quarter of a megabyte of floats, which stay in the cache."""
 
-_NOTHING = 1e-3
-"""Both tails of a Gaussian kernel together must be worth this many levels to be computed."""
+_NEGLIGIBLE = 1e-3
+"""Tails of a Gaussian kernel that together add fewer levels than this are left out."""
 
 
 def invert(image: Array) -> Array:
@@ -125,11 +125,11 @@ def gaussian_blur(image: Array, kernel_size: tuple[int, int], sigma: float) -> A
 
 
 def _kernel(size: int, sigma: float) -> list[np.float32]:
-    """Return half a Gaussian kernel from its centre outwards, without what is worth nothing."""
+    """Return half a Gaussian kernel from its centre outwards, without negligible tails."""
     weights = [math.exp(-0.5 * (place / sigma) ** 2) for place in range(size // 2 + 1)]
     total = 2.0 * math.fsum(weights) - weights[0]
     used = [weight / total for weight in weights]
-    while 2.0 * 255.0 * used[-1] < _NOTHING:
+    while 2.0 * 255.0 * used[-1] < _NEGLIGIBLE:
         used.pop()
     return [np.float32(weight) for weight in used]
 

@@ -41,7 +41,7 @@ def warp(
     Args:
         image: The pixels.
         into: (height, width, C) uint8 for the result, not overlapping `image`; None for a new array.
-        matrix: What it is seen through.
+        matrix: Maps points of the result to points of the image.
         size: (height, width) of the result.
         interpolation: "nearest" or "bilinear".
         fill: One value for all channels or one for each, 0 to 255.

@@ -2,8 +2,8 @@
 
 This saves the Python between the steps, several hundredths of a sample's time. The steps (`rowmaker`, `decode`,
 `geometry`) define the result, and are taken one by one wherever this module declines: another pipeline, several rows of
-one sample, no compiled kernels, or a sample that is not entirely plain. What else a row holds follows the image by the
-same moves in either case.
+one sample, no compiled kernels, or a sample that is not entirely plain. The other fields of a row follow the
+image by the same moves in either case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each op is: its parameters, and how it changes what is known of a record. A file here is an op.
+"""The ops as data: their parameters, and how each changes what is known of a record. Each file here is an op.
 
 `prepserver.transform.ops` does the ops. A client can ask only for ops that have a file here.
 """

@@ -1,20 +1,23 @@
-"""`AugMix`: the image mixed with changed ones."""
+"""`AugMix`: the image blended with augmented copies of itself."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import Op
 
 
 class AugMix(Op):
-    """Mix the image with random chains of changes of itself. Masks stay as they are: what is mixed has no one shape.
+    """Blend the image with randomly augmented copies of itself (AugMix, Hendrycks et al., 2020).
+
+    The image is uint8 and keeps its size. Masks, boxes and keypoints stay as they are, because the copies that are
+    blended differ in their geometry.
 
     Attributes:
-        severity: How strong the changes are, 1 to 10.
-        mixture_width: How many chains, 1 to 32.
-        chain_depth: Changes in a chain, at most 32; -1 draws 1 to 3 for each chain.
-        alpha: Of the Dirichlet and Beta distributions of the weights, above 0.
-        all_ops: Change brightness, contrast, colour and sharpness, too.
+        severity: Greatest strength of a change, 1 to 10.
+        mixture_width: Number of copies, each made by its own chain of changes; 1 to 32.
+        chain_depth: Number of changes in each chain, 1 to 32. -1, the default, and 0 draw 1 to 3 for each chain.
+        alpha: Parameter of the Dirichlet and Beta distributions that the weights come from, 0.001 to 1000.
+        all_ops: Whether the changes include brightness, contrast, colour and sharpness.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each. None means 0.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     needs_uint8 = True

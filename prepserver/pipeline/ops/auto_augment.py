@@ -7,12 +7,14 @@ from prepserver.pipeline.op import WarpOp
 
 
 class AutoAugment(WarpOp):
-    """Apply one of 25 pairs of changes that were learned for a dataset. Masks follow the changes of shape.
+    """Apply one of the 25 pairs of changes that AutoAugment (Cubuk et al., 2019) learned for a dataset.
+
+    The image is uint8 and keeps its size. Masks, boxes and keypoints follow the changes of geometry.
 
     Attributes:
         policy: "imagenet", "cifar10" or "svhn", or torchvision's ``AutoAugmentPolicy`` of that name.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each. None means 0.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""`CenterCrop`: the middle of an image."""
+"""`CenterCrop`: a crop of the centre."""
 
 from prepserver.pipeline.op import CropOp
 
 
 class CenterCrop(CropOp):
-    """The middle of the image; an image that is smaller is first padded with 0.
+    """Crop the centre of the image. A side that is shorter than `size` is first padded with 0 at both ends.
 
     Attributes:
         size: (height, width) in pixels; an int means a square.

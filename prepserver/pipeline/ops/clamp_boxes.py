@@ -1,10 +1,10 @@
-"""`ClampBoxes`: boxes cut at the image's edge."""
+"""`ClampBoxes`: boxes clipped to the image."""
 
 from prepserver.pipeline.op import BoxOp
 
 
 class ClampBoxes(BoxOp):
-    """Boxes cut at the image's edge, as every crop and pad does; torchvision's ClampBoundingBoxes.
+    """Clip boxes to the image, as torchvision's ClampBoundingBoxes; crops, pads and warps already do this.
 
-    A box that lies outside is left without width or height; `SanitizeBoxes` removes it.
+    A box outside the image is left with no width or no height; `SanitizeBoxes` removes it.
     """

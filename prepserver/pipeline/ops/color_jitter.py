@@ -5,15 +5,17 @@ from prepserver.pipeline.op import Op
 
 
 class ColorJitter(Op):
-    """Random brightness, contrast, saturation and hue, in random order.
+    """Change brightness, contrast, saturation and hue by random factors, in random order, as torchvision does.
 
-    A number v means a factor from max(0, 1 - v) to 1 + v (for hue a shift from -v to v); a pair is the range itself.
+    A number v draws a factor from max(0, 1 - v) to 1 + v (for hue a shift from -v to v); a pair is the range itself,
+    and is how the attribute holds it. The image is uint8; one with a single channel keeps its saturation and hue.
 
     Attributes:
-        brightness: Range of the factor; (1, 1) leaves it out.
+        brightness: Range of the factor, at most 1000; (1, 1), the default, leaves brightness as it is.
         contrast: As `brightness`.
         saturation: As `brightness`.
-        hue: Range of the shift in turns, within -0.5 to 0.5; (0, 0) leaves it out.
+        hue: Range of the shift in turns of the colour wheel, within -0.5 to 0.5; (0, 0), the default, leaves hue as it
+            is.
     """
 
     needs_uint8 = True

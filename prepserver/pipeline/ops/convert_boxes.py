@@ -1,4 +1,4 @@
-"""`ConvertBoxes`: another form of boxes."""
+"""`ConvertBoxes`: boxes in another format."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ from prepserver.pipeline.op import BoxOp
 
 
 class ConvertBoxes(BoxOp):
-    """Another form of boxes; after all ops that move pixels or change boxes.
+    """Convert boxes to another format. It must follow all ops that move pixels or change boxes, except `PadBoxes`.
 
     Attributes:
-        form: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (middle, width, height).
-        normalize: Divide by the image's width and height, so that the image is 1 wide and 1 high.
+        form: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (centre, width, height).
+        normalize: Divide by the image's width and height, so that coordinates inside the image lie in 0 to 1.
     """
 
     def __init__(self, form: str, normalize: bool = False) -> None:

@@ -4,20 +4,21 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Mask, PerBox
 from prepserver.pipeline.op import MixOp
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, shown
 
 
 class CopyPaste(MixOp):
-    """Objects of another sample, both drawn at random, pasted onto this one: simple copy-paste (Ghiasi et al., 2021).
+    """Paste random objects of another, random sample onto this one: simple copy-paste (Ghiasi et al., 2021).
 
-    The other one comes from the whole source, and ops before this one, which must give all images one size, are done to
-    both. Of its n objects, those are pasted that n draws with replacement hit, as in torchvision's reference scripts.
-    An object comes with its box, its points and its numbers. Objects of the sample itself that it hides are removed;
-    of one that it hides in part, the box becomes the one around the pixels that are left. Edges are not blended.
+    The other sample comes from the whole source. The ops before this one apply to both samples, and must give all
+    images one size. If the other sample has n objects, n draws with replacement choose those that are pasted, as in
+    torchvision's reference scripts. A pasted object brings its box, its keypoints and its numbers. Objects of the
+    sample that are hidden entirely are removed; one that is hidden in part gets the box around its remaining pixels.
+    Edges are not blended.
 
-    It needs a mask of instances, which says for each pixel which object it shows, and so at most 255 objects that do
-    not overlap: beyond that number, no more are pasted. Objects are numbered anew, from 1, and pixels without one are 0
-    afterwards. An object without pixels has the number 0; it is not pasted, and stays where it is.
+    The sample needs a mask of instances: the number of an object for each pixel. It can hold 255 objects, which do not
+    overlap; when they are used up, no more objects are pasted. The result numbers its objects from 1, and pixels
+    without an object are 0. An object without pixels has the number 0; it stays, and is never pasted.
 
     Attributes:
         mask: The column with the mask of instances. Other masks get the pasted pixels, too.
@@ -33,10 +34,9 @@ class CopyPaste(MixOp):
     def after(self, record: Record) -> Record:
         for field, column, kind in (("mask", self.mask, Mask), ("instances", self.instances, PerBox)):
             if not isinstance(record.get(column), kind):
-                there = ", ".join(f"{name} ({type(each).__name__})" for name, each in record.items())
                 reason = (
                     "needs a mask with the number of an object for each pixel, and that number for each box: "
-                    f"Coco(masks=True) gives both. {column!r} is no {kind.__name__} here; there are: {there}"
+                    f"Coco(masks=True) gives both. {column!r} is no {kind.__name__} here; there are: {shown(record)}"
                 )
                 raise SpecError(field, column, reason)
         plane, numbers = record[self.mask], record[self.instances]

@@ -9,11 +9,13 @@ DEFAULT_MAX_PIXELS = 64_000_000
 
 
 class Decode(Op):
-    """Encoded bytes to pixels; implied at the start of a pipeline.
+    """Decode an image to uint8 RGB, (H, W, 3). A pipeline without it begins with ``Decode()``.
+
+    Alpha is dropped, grey, palette and CMYK images become RGB, and 16-bit values keep their high byte.
 
     Attributes:
-        exif_orientation: Turn the image as its EXIF tag says, as viewers do (a TIFF is always turned).
-        max_pixels: A sample whose header claims more pixels is bad and is not decoded: a few hundred bytes can claim
+        exif_orientation: Turn the image as its EXIF tag says, as viewers do (a TIFF is always turned). True by default.
+        max_pixels: A sample whose header claims more pixels is bad, and is not decoded: a few hundred bytes can claim
             12 GiB. At most 2**28; the default, 64 million, covers every camera's photo in 192 MB.
         mode: "RGB", the only mode.
     """

@@ -1,19 +1,19 @@
-"""`ElasticTransform`: as if seen through water."""
+"""`ElasticTransform`: smooth random displacements."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import WarpOp
 
 
 class ElasticTransform(WarpOp):
-    """Move each pixel a little, and its neighbours alike; the size stays.
+    """Displace pixels by smoothed noise, as if the image were seen through water (Simard et al., 2003).
 
-    Boxes and keypoints follow approximately, to a pixel, as in torchvision.
+    The size stays. The image is uint8. Boxes and keypoints follow to within a pixel, as in torchvision.
 
     Attributes:
-        alpha: Strength of the displacements, 0 to 10000, or one for x and one for y.
-        sigma: Standard deviation in pixels of the Gaussian that smooths them, 0 to 100, or one for x and one for y.
+        alpha: Strength of the displacements, 0 to 10000; a pair is for x and y.
+        sigma: Standard deviation in pixels of the Gaussian that smooths them, 0 to 100; a pair is for x and y.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`GaussianBlur`: softer."""
+"""`GaussianBlur`: a random blur."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -6,11 +6,11 @@ from prepserver.pipeline.op import Op
 
 
 class GaussianBlur(Op):
-    """Blur with a Gaussian kernel; beyond its edges the image is reflected.
+    """Blur with a Gaussian kernel of random width. The image is uint8, and is reflected beyond its edges.
 
     Attributes:
         kernel_size: (width, height) of the kernel in pixels, odd, at most 255; an int means a square.
-        sigma: Least and greatest standard deviation in pixels; a number means just that.
+        sigma: Least and greatest standard deviation in pixels, 0.001 to 1000; a number is both.
     """
 
     needs_uint8 = True

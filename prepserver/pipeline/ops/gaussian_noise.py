@@ -1,4 +1,4 @@
-"""`GaussianNoise`: noise added."""
+"""`GaussianNoise`: normally distributed noise."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -7,12 +7,13 @@ from prepserver.pipeline.op import Op
 
 
 class GaussianNoise(Op):
-    """Add normally distributed noise to each value.
+    """Add normally distributed noise to each value. The dtype stays.
 
     Attributes:
-        mean: Mean of the noise. 1.0 is white, whatever the dtype: 255 for uint8.
-        sigma: Standard deviation of the noise, in the same unit.
-        clip: Cut the result to 0..1 (0..255 for uint8). False lets bytes wrap around, as in torchvision.
+        mean: Mean of the noise, -1000 to 1000, where 1 is white: 255 for uint8, 1.0 for floats.
+        sigma: Standard deviation of the noise, 0 to 1000, in the same unit.
+        clip: Clip the result to 0..255 for uint8, and to 0..1 for floats, which must not be normalized yet. False lets
+            bytes wrap around, as in torchvision.
     """
 
     def __init__(self, mean: float = 0.0, sigma: float = 0.1, clip: bool = True) -> None:

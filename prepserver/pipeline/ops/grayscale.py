@@ -8,10 +8,10 @@ from prepserver.pipeline.op import Op
 
 
 class Grayscale(Op):
-    """Luma 0.2989 R + 0.587 G + 0.114 B.
+    """Turn colours to grey: 0.2989 R + 0.587 G + 0.114 B, rounded down. The image is uint8.
 
     Attributes:
-        num_output_channels: 1, or 3 equal channels.
+        num_output_channels: 1, or 3 for three equal channels.
     """
 
     needs_uint8 = True

@@ -1,14 +1,16 @@
-"""`JPEG`: the traces of compression."""
+"""`JPEG`: random JPEG artefacts."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import Op
 
 
 class JPEG(Op):
-    """Encode and decode the image as a JPEG of random quality (4:2:0).
+    """Encode the image as a JPEG (4:2:0) of random quality, and decode it.
+
+    The image is uint8, of at most 65500 pixels a side.
 
     Attributes:
-        quality: Least and greatest quality, 1 to 100, both included; a number means just that.
+        quality: Least and greatest quality, 1 to 100, both included; an int is both.
     """
 
     needs_uint8 = True

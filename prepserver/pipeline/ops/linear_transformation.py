@@ -12,19 +12,19 @@ _MAX_NUMBERS = 1024
 
 
 class LinearTransformation(FileOp):
-    """(values - mean) @ matrix, of all values of an image at once, such as whitening (ZCA).
+    """Compute (values - mean) @ matrix over all values of an image, for example whitening (ZCA).
 
-    The values are in torchvision's order: the first channel row by row, then the next one. Images of D = channels *
-    height * width values need a matrix of (D, D), so the op stands after a crop and after `ToDtype`. What the files
-    hold is part of what a stream is: a job never goes on with another matrix. Each worker keeps the matrix in memory,
-    and reads all of it for each image, in some milliseconds for images of 32 x 32.
+    The values are in torchvision's order: the first channel row by row, then the next one. An image of D = channels *
+    height * width values needs a matrix of (D, D), so the op follows a crop and `ToDtype`. The content of the files is
+    part of the stream's identity: a job never continues with another matrix. Each worker keeps the matrix in memory and
+    reads all of it for each image, which takes some milliseconds for images of 32 x 32.
 
     Attributes:
-        transformation_matrix: Path of an .npy file on the daemon's machine, (D, D), float32 or float64, of at most
-            256 MiB: D is at most 8191 in float32. The op computes in this type and rounds to the image's. The file must
-            lie where sources may lie. A relative path counts from the current directory.
+        transformation_matrix: Path of an .npy file on the daemon's machine, (D, D), float32 or float64, of at most 256
+            MiB: D is at most 8191 in float32. The op computes in this type and rounds to the image's. The file must lie
+            where sources may lie. A relative path counts from the current directory.
         mean_vector: Path of such a file, (D,), or numbers: one for all values, or one for each of up to 1024.
-        code: Digest of the files' content; empty for whatever they hold when the job attaches.
+        code: Digest of the files' content; empty for their content when the job attaches.
     """
 
     paths = ("transformation_matrix", "mean_vector")

@@ -1,29 +1,29 @@
-"""`MaskTokens`: what a masked language model learns to fill in."""
+"""`MaskTokens`: tokens hidden for a masked language model."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, column_of
 
 _MAX_TOKEN = 2**31 - 1
 _MAX_SPECIAL = 1024
 
 
 class MaskTokens(Op):
-    """Hides tokens for a masked language model, as BERT does, by other random numbers in each epoch.
+    """Hide tokens for a masked language model, as BERT does (Devlin et al., 2019); other ones in each epoch.
 
-    Each token but the special ones is chosen with `probability`. Of the chosen ones, 80 % become `mask`, 10 % a random
-    token and 10 % stay. The new column `labels` has the chosen tokens as they were, and -100, which torch's losses
-    ignore, for all others. Put it after `PadTokens`, with the padding among the special tokens.
+    Each token that is not special is chosen with `probability`. Of the chosen ones, 80 % become `mask`, 10 % become a
+    random token and 10 % stay. The new column `labels` holds the chosen tokens as they were, and -100, which torch's
+    losses ignore, in all other places. Put it after `PadTokens`, with the padding among the special tokens.
 
     Attributes:
         mask: Number of the token that hides others, such as ``[MASK]``.
         vocabulary: Number of tokens: random ones are drawn from 0 to `vocabulary` - 1.
-        special: Numbers of tokens that are never chosen: padding, ``[CLS]``, ``[SEP]``.
-        probability: Of a token to be chosen.
+        special: Numbers of tokens that are never chosen, at most 1024: padding, ``[CLS]``, ``[SEP]``.
+        probability: Probability that a token is chosen, 0 to 1.
         column: The column of tokens.
-        labels: The new column: int64, in the shape of the tokens.
+        labels: Name of the new column: int64, in the shape of the tokens.
     """
 
     nests = False
@@ -46,15 +46,12 @@ class MaskTokens(Op):
         self.labels = checks.name("labels", labels)
 
     def after(self, record: Record) -> Record:
-        kind = record.get(self.column)
-        if not isinstance(kind, Tokens) or kind.count is None:
-            there = ", ".join(record)
-            raise SpecError(
-                "column", self.column, f"is no column of tokens of one length (PadTokens); there are: {there}"
-            )
+        count = column_of(record, self.column, Tokens, "tokens").count
+        if count is None:
+            raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
         if self.labels in record:
             raise SpecError("labels", self.labels, "is the name of another column")
-        return {**record, self.labels: Array((kind.count,), "int64")}
+        return {**record, self.labels: Array((count,), "int64")}
 
     @property
     def copies(self) -> dict[str, str]:

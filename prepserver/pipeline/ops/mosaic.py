@@ -7,16 +7,18 @@ from prepserver.pipeline.op import MixOp
 
 
 class Mosaic(MixOp):
-    """The sample and three others, drawn at random, around a random point, as YOLO's mosaics.
+    """Put the sample and three other, random ones around a random point, as YOLO's mosaic does.
 
-    The four images meet at a point of a canvas of twice the `size`, each shrunk or enlarged to fit into `size`. The
-    others come from the whole source, and ops before this one are done to each of the four. What is not on the images'
-    plane, such as the label and the index, is the sample's own.
+    The four images meet at a point of a canvas twice as large as `size`. Each one is resized to fit into `size` with
+    its aspect ratio kept, and is cut at the edge of the canvas. The others come from the whole source; the ops before
+    this one apply to each of the four. Masks, boxes and keypoints of all four are joined. Other columns, such as the
+    label and the index, are the sample's own. The images are uint8.
 
     Attributes:
-        size: (height, width) in pixels of a quarter of the canvas; an int means a square. Crop the canvas afterwards.
-        center: Where the images meet: least and greatest share of `size` in both directions, 0 to 2.
-        fill: Value of the canvas where no image lies: one for all channels, or one for each.
+        size: (height, width) in pixels of a quarter of the canvas, at most 8192; an int means a square. Crop the canvas
+            afterwards.
+        center: Range of the point where the images meet, as a share of `size` in either direction, 0 to 2.
+        fill: Value of the canvas outside the images: one for all channels, or one for each.
         interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name.
     """
 

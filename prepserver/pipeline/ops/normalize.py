@@ -9,11 +9,13 @@ from prepserver.pipeline.op import Op
 
 
 class Normalize(Op):
-    """(value - mean) / std, for each channel.
+    """Compute (value - mean) / std for each channel, in the image's dtype.
+
+    The image is float: put `ToDtype` before it.
 
     Attributes:
-        mean: One for all channels or one for each, in the units that the image has before this op.
-        std: Like `mean`; above 0.
+        mean: One for all channels, or one for each, in the unit that the image has before this op.
+        std: As `mean`; above 0, and not so small that it rounds to 0 in the image's dtype.
     """
 
     def __init__(self, mean: checks.Floats, std: checks.Floats) -> None:
@@ -29,5 +31,8 @@ class Normalize(Op):
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, image.channels):
                 raise SpecError(name, list(values), f"must have 1 value or one for each of {image.channels} channels")
+        checks.as_held("mean", self.mean, image.dtype)
+        if 0.0 in checks.as_held("std", self.std, image.dtype):
+            raise SpecError("std", list(self.std), f"is 0 in {image.dtype}: the image would be divided by 0")
         checks.mean_fits("mean", self.mean, image.top)
         return replace(image, top=None)

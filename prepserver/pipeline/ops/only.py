@@ -2,18 +2,19 @@
 
 from prepserver.pipeline import nested
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
 
 
 class Only(Op):
-    """An op that changes the values of one column, and leaves other columns of its kind alone.
+    """Apply an op to one column of images, and leave all other columns alone.
 
-    An op that moves pixels cannot be limited so: what lies on one plane stays together.
+    An op that moves pixels cannot be limited to a column: all that lies on one plane moves together.
 
     Attributes:
         column: Name of the column.
-        inner: The op.
+        inner: The op, one that changes values, such as `ColorJitter`.
     """
 
     nests = False
@@ -29,4 +30,8 @@ class Only(Op):
     def after(self, record: Record) -> Record:
         if self.column not in record:
             raise SpecError("column", self.column, f"is no column here; there are: {', '.join(record)}")
-        return {**record, self.column: self.inner.kind_after(record[self.column])}
+        kind = record[self.column]
+        if not isinstance(kind, Image):
+            found = f"{self.column!r} is of kind {type(kind).__name__}"
+            raise SpecError("column", self.column, f"{type(self.inner).__name__} changes images, and {found}")
+        return {**record, self.column: self.inner.kind_after(kind)}

@@ -1,4 +1,4 @@
-"""`Pad`: pixels put around an image."""
+"""`Pad`: a border around the image."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Size
@@ -6,12 +6,16 @@ from prepserver.pipeline.op import Op
 
 
 class Pad(Op):
-    """Pixels put around the image.
+    """Put a border around the image.
+
+    Boxes and keypoints move along. Masks are padded with `fill` if it is one whole number from 0 to 255, else with 0.
 
     Attributes:
-        padding: (left, top, right, bottom) in pixels; an int means all four, a pair left/right and top/bottom.
+        padding: (left, top, right, bottom) in pixels, each at most 16384; an int means all four, a pair left/right and
+            top/bottom.
         fill: Value of constant padding: one for all channels, or one for each.
-        padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it).
+        padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it). Padding may be
+            wider than the image, which is then mirrored repeatedly.
     """
 
     moves = True

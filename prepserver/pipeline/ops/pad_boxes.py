@@ -1,4 +1,4 @@
-"""`PadBoxes`: a row for any number of boxes."""
+"""`PadBoxes`: room for a fixed number of boxes."""
 
 from dataclasses import replace
 
@@ -13,14 +13,15 @@ COUNT = "count"
 
 
 class PadBoxes(BoxOp):
-    """Room for `n` boxes in each row, with what there is for each box, and a column ``count``.
+    """Give each row room for `n` boxes and what belongs to each.
 
-    Beyond the last box, boxes and keypoints are 0, and labels and other numbers are -1.
+    A new column ``count``, int64, says how many it holds. Places after the last box are filled with 0 for boxes and
+    keypoints, and with -1 for labels and other numbers.
 
     Attributes:
-        n: Most boxes of a row, up to 10,000; further ones are left out.
-        keep: Which boxes are left out: with "first", the default, those that the dataset names last; with "largest" the
-            smallest ones. The others stay in their order.
+        n: Number of boxes in a row, 1 to 10000; further boxes are left out.
+        keep: Which boxes stay if there are more: "first", the default, those that the dataset names first; "largest",
+            those with the largest area. They keep their order.
     """
 
     takes_any_form = True

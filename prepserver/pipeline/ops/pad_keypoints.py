@@ -1,4 +1,4 @@
-"""`PadKeypoints`: a row for any number of points."""
+"""`PadKeypoints`: room for a fixed number of points."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from prepserver.pipeline.record import Record
 
 
 class PadKeypoints(Op):
-    """Room for `n` points in each row. Beyond the last point, x, y and visibility are 0.
+    """Give each row room for `n` points. x, y and visibility are 0 after the last one.
 
     It is for points without boxes, such as landmarks; `PadBoxes` makes room for the points of boxes.
 
     Attributes:
-        n: Most points of a row, up to 10,000; further ones are left out.
+        n: Number of points in a row, 1 to 10000; further points are left out.
     """
 
     nests = False

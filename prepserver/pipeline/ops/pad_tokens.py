@@ -4,23 +4,23 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record, renamed
+from prepserver.pipeline.record import Record, column_of, renamed
 
 
 class PadTokens(Op):
-    """Tokens filled up at the end to one length, and which of them are tokens.
+    """Fill tokens up at the end to one length, and mark which of them are tokens. The result is int64, (`length`,).
 
     A sample with more tokens is bad: put ``Truncate(length)`` before this op.
 
     Attributes:
-        length: Number of tokens in a row.
-        pad: What fills it up: the number of the tokenizer's padding token.
-        mask: A new column of uint8: 1 for a token and 0 for padding. None for no such column.
-        count: A new column, a scalar of int64: how many tokens the sample has. None, the default, for no such column,
-            and for ``length`` with `trim`.
+        length: Number of tokens in a row, 1 to 16384.
+        pad: The number that fills the row up: that of the tokenizer's padding token.
+        mask: Name of a new column, uint8 (`length`,): 1 for a token and 0 for padding. None for no such column.
+        count: Name of a new column, a scalar of int64: the sample's number of tokens. None, the default, for no such
+            column, or for ``length`` with `trim`.
         column: The column of tokens.
-        trim: Whether a batch is cut to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always
-            have `length` tokens in shared memory, so jobs with other batches can share them.
+        trim: Cut each batch to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always have
+            `length` tokens in shared memory, so that jobs with other batches can share them.
     """
 
     nests = False
@@ -39,8 +39,7 @@ class PadTokens(Op):
         self.trim = trim
 
     def after(self, record: Record) -> Record:
-        if not isinstance(record.get(self.column), Tokens):
-            raise SpecError("column", self.column, f"is no column of tokens here; there are: {', '.join(record)}")
+        column_of(record, self.column, Tokens, "tokens")
         made: dict[str, Kind] = {self.column: Tokens(self.length)}
         beside: tuple[tuple[str, Kind], ...] = (("mask", Array((self.length,), "uint8")), ("count", Scalar("int64")))
         for field, kind in beside:

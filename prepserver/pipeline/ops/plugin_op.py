@@ -15,14 +15,14 @@ from prepserver.pipeline.record import INDEX, Record
 class PluginOp(PluginSpec, Op):
     """A function of the daemon's operator, which the daemon's configuration loads.
 
-    It is called as ``function(array, rng, **params)`` for one sample at a time. An image is an array of shape
+    Workers call it as ``function(array, rng, **params)`` for one sample at a time. An image is an array of shape
     (H, W, C); a value of another kind is as the source gives it. `rng` is a ``numpy.random.Generator`` that depends
     only on seed, pass, sample, place of the op and view. See docs/plugins.md.
 
-    With ``block=True`` it is called as ``function(block, rngs, **params)`` for several samples of a chunk at once: an
+    With ``block=True`` they call it as ``function(block, rngs, **params)`` for several samples of a chunk at once: an
     array whose first axis is the sample (a list, where values differ in shape or dtype), and a list with the generator
-    of each. It returns as many values. How many samples a block has is not the function's to know: what it returns for
-    one must not depend on the others.
+    of each. It returns as many values. The size of a block is arbitrary: what the function returns
+    for one sample must not depend on the others.
 
     Attributes:
         name: Name of the plug-in.
@@ -30,7 +30,7 @@ class PluginOp(PluginSpec, Op):
         column: The column that it changes; None for all images.
         returns: Kind of the returned value, such as ``kinds.Image(size=(64, 64))``; None for the same shape and dtype
             as its input. An image without a size keeps its size.
-        block: Whether the function takes blocks; for a `column` that is no image, in samples without images.
+        block: Whether the function takes blocks. It needs a `column`, and samples without images.
         code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
     """
 
@@ -69,7 +69,7 @@ class PluginOp(PluginSpec, Op):
             there = ", ".join(name for name in record if name != INDEX)
             raise SpecError("column", self.column, f"is no column here, or there is no image; there are: {there}")
         if self.block and any(kind.is_spatial for kind in record.values()):
-            raise SpecError("block", self.block, "is for samples without images, whose rows are made one by one")
+            raise SpecError("block", self.block, "needs samples without images: rows of images are made one by one")
         changed = {name: self._returned(record[name]) for name in columns}
         beside = [name for name, kind in record.items() if isinstance(kind, Spatial) and name not in changed]
         if beside and any(_size(kind) != _size(record[name]) for name, kind in changed.items()):
@@ -95,7 +95,7 @@ class PluginOp(PluginSpec, Op):
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """As `Spec.from_params`; a function takes one sample unless it is said."""
+        """As `Spec.from_params`; ``block`` may be missing, and is then False."""
         return super().from_params({"block": False, **params})
 
 

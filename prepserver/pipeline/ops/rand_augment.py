@@ -1,4 +1,4 @@
-"""`RandAugment`: some random changes of one strength."""
+"""`RandAugment`: several random changes of one strength."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.changes import Scales
@@ -7,14 +7,16 @@ from prepserver.pipeline.op import WarpOp
 
 
 class RandAugment(WarpOp):
-    """Apply random changes of shape and colour, all of one strength. Masks follow the changes of shape.
+    """Apply `num_ops` random changes of geometry and colour, all of one strength (RandAugment, Cubuk et al., 2020).
+
+    The image is uint8 and keeps its size. Masks, boxes and keypoints follow the changes of geometry.
 
     Attributes:
-        num_ops: How many changes, one after the other; 0 to 32.
-        magnitude: How strong, from 0 to `num_magnitude_bins` - 1.
-        num_magnitude_bins: Steps of the scale, 2 to 1000.
+        num_ops: Number of changes, one after the other; 0 to 32.
+        magnitude: Strength, from 0 to `num_magnitude_bins` - 1.
+        num_magnitude_bins: Number of steps on the scale of strengths, 2 to 1000.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each. None means 0.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     def __init__(

@@ -5,10 +5,10 @@ from prepserver.pipeline.op import ChanceOp
 
 
 class RandomAdjustSharpness(ChanceOp):
-    """Blend the image with a smoothed one, with probability `p`.
+    """Blend the image with a smoothed copy, with probability `p`. The image is uint8; its edge pixels stay.
 
     Attributes:
-        sharpness_factor: 0 is smoothed, 1 changes nothing, 2 is twice as sharp; at most 1000.
+        sharpness_factor: 0 is the smoothed copy, 1 changes nothing, 2 is twice as sharp; at most 1000.
         p: Probability, 0 to 1.
     """
 

@@ -1,4 +1,4 @@
-"""`RandomAffine`: turned, moved, scaled and sheared at random."""
+"""`RandomAffine`: a random rotation, shift, scale and shear."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -6,17 +6,17 @@ from prepserver.pipeline.op import WarpOp
 
 
 class RandomAffine(WarpOp):
-    """Turn, move, scale and shear the image at random; its size stays.
+    """Rotate, shift, scale and shear the image at random; its size stays. The image is uint8.
 
     Attributes:
-        degrees: Least and greatest angle, clockwise; a number v means from -v to v.
-        translate: Greatest shift as shares of width and height, 0 to 1; None for none.
-        scale: Least and greatest factor, above 0; None leaves the scale.
-        shear: Least and greatest angle in degrees along x, then perhaps along y; a number v means from -v to v along x.
-            None for none.
+        degrees: Range of the angle, clockwise, within -3600 to 3600; a number v means -v to v.
+        translate: Greatest shift as a share of width and of height, each 0 to 1; None for no shift.
+        scale: Range of the factor, 0.001 to 1000; None keeps the scale.
+        shear: Range of the angle in degrees along x, then optionally along y, within -89 to 89; a number v means -v to
+            v along x. None for no shear.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each.
-        center: (x, y) in pixels that stays where it is, apart from `translate`; None for the image's centre.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
+        center: (x, y) in pixels, the fixed point of rotation, scale and shear; None for the image's centre.
     """
 
     def __init__(

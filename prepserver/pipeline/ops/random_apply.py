@@ -8,11 +8,12 @@ from prepserver.pipeline.op import Op
 
 
 class RandomApply(Nesting):
-    """Apply all of some ops, in order, with probability `p`.
+    """Apply all of `transforms`, in order, with probability `p`.
 
     Attributes:
-        transforms: The ops, at most 32. They must leave channels and dtype; `Only`, `PluginOp`, `Decode` and `ToLayout`
-            cannot be among them.
+        transforms: The ops, 1 to 32. They must keep channels and dtype. Ops for one column, for boxes or tokens, for
+            several views or several samples cannot be among them, nor can `Decode`, `ToLayout` and
+            `LinearTransformation`.
         p: Probability, 0 to 1.
     """
 

@@ -1,4 +1,4 @@
-"""`RandomCrop`: a part of one size at a random place."""
+"""`RandomCrop`: a crop of fixed size at a random place."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -7,14 +7,16 @@ from prepserver.pipeline.op import CropOp
 
 
 class RandomCrop(CropOp):
-    """A part of one size at a random place.
+    """Crop a window of fixed size at a random place, perhaps after padding the image.
 
     Attributes:
         size: (height, width) in pixels; an int means a square.
-        padding: (left, top, right, bottom) in pixels put around the image first, or None.
-        pad_if_needed: Pad an image that is smaller than `size`. False, the default, makes such a sample bad.
+        padding: (left, top, right, bottom) in pixels, put around the image first; an int means all four, a pair
+            left/right and top/bottom. None for no padding.
+        pad_if_needed: Pad an image that is still smaller than `size`, by the whole shortfall on both sides, as
+            torchvision does. False, the default, makes such a sample bad.
         fill: Value of constant padding: one for all channels, or one for each.
-        padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it).
+        padding_mode: As in `Pad`.
     """
 
     def __init__(

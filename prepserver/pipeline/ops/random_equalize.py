@@ -4,7 +4,7 @@ from prepserver.pipeline.op import ChanceOp
 
 
 class RandomEqualize(ChanceOp):
-    """Equalize the histogram of each channel, with probability `p`.
+    """Equalize the histogram of each channel, with probability `p`. The image is uint8.
 
     Attributes:
         p: Probability, 0 to 1.

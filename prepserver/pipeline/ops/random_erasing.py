@@ -7,18 +7,19 @@ from prepserver.pipeline.op import ChanceOp
 
 
 class RandomErasing(ChanceOp):
-    """Erase a random rectangle of each image, with probability `p`. Masks stay as they are, as in torchvision.
+    """Erase a random rectangle of each image, with probability `p` (Zhong et al., 2020).
 
-    `value` has the unit that the image has at this place. torchvision's recipes erase after Normalize, where 0 is the
-    mean colour. Before it, while the image is uint8 (usual here, because the client normalizes), 0 is black, and
-    ``value=(124, 116, 104)`` is ImageNet's mean.
+    Masks and boxes stay as they are. `value` has the unit that the image has at this place. torchvision's recipes erase
+    after Normalize, where 0 is the mean colour. Before it, while the image is uint8 (usual here, because the client
+    normalizes), 0 is black, and ``value=(124, 116, 104)`` is ImageNet's mean. An image stays whole if ten draws give no
+    rectangle that fits into it.
 
     Attributes:
         p: Probability, 0 to 1.
-        scale: Least and greatest share of the image's area.
-        ratio: Least and greatest height / width of the rectangle; drawn log-uniformly.
-        value: One for all channels, or one for each; "random" draws each value: a normal distribution of mean 0 and
-            standard deviation 1 for floats, all bytes alike for uint8.
+        scale: Range of the rectangle's share of the image's area, within 0 to 1.
+        ratio: Range of the rectangle's height / width, 0.001 to 1000; drawn log-uniformly.
+        value: One for all channels, or one for each. "random" draws each value: normally distributed with mean 0 and
+            standard deviation 1 for floats, uniformly from 0 to 255 for uint8.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""`RandomGrayscale`: colours lost at random."""
+"""`RandomGrayscale`: grey at random."""
 
 from prepserver.pipeline.op import ChanceOp
 
 
 class RandomGrayscale(ChanceOp):
-    """Turn colours to grey, with probability `p`; the number of channels stays.
+    """Turn colours to grey, with probability `p`; the number of channels stays. The image is uint8.
 
     Attributes:
         p: Probability, 0 to 1.

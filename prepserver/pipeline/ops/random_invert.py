@@ -4,7 +4,7 @@ from prepserver.pipeline.op import ChanceOp
 
 
 class RandomInvert(ChanceOp):
-    """Invert all values (255 - value), with probability `p`.
+    """Invert all values (255 - value), with probability `p`. The image is uint8.
 
     Attributes:
         p: Probability, 0 to 1.

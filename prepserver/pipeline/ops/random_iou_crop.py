@@ -1,4 +1,4 @@
-"""`RandomIoUCrop`: a random part that shows enough of a box."""
+"""`RandomIoUCrop`: a random crop that overlaps a box enough."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -8,19 +8,19 @@ _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
 class RandomIoUCrop(BoxOp):
-    """A random part of the image that shows enough of at least one box, as SSD is trained.
+    """Crop a random part of the image that overlaps at least one box enough (SSD, Liu et al., 2016).
 
-    Boxes whose middle lies outside become 0; `SanitizeBoxes` removes them. An image without boxes stays as it is, and
-    so does one for which 50 options in a row give no part.
+    Boxes whose centre lies outside the part become 0; `SanitizeBoxes` removes them. The image stays whole if it has no
+    boxes, or if 50 options in a row give no such part.
 
     Attributes:
-        min_scale: Least share of the image's height and width.
-        max_scale: Greatest share of them.
-        min_aspect_ratio: Least width / height.
-        max_aspect_ratio: Greatest width / height.
-        sampler_options: Least intersection over union of a box and the part; one of these is chosen for each sample. 1
-            or more leaves the image as it is. None for 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
-        trials: Parts that are tried for an option before another is chosen.
+        min_scale: Least share of the image's height and width, 0 to 1.
+        max_scale: Greatest share of them, 0 to 1.
+        min_aspect_ratio: Least width / height of the part.
+        max_aspect_ratio: Greatest width / height of the part.
+        sampler_options: Least intersection over union of a box and the part, 1 to 32 options, of which one is drawn for
+            each sample; 1 or more keeps the image whole. None for 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
+        trials: Parts that are tried before another option is drawn, 1 to 1000.
     """
 
     moves = True
@@ -35,7 +35,9 @@ class RandomIoUCrop(BoxOp):
         sampler_options: checks.Floats | None = None,
         trials: int = 40,
     ) -> None:
-        options = checks.items("sampler_options", sampler_options or _OPTIONS, range(1, 33))
+        options = checks.items(
+            "sampler_options", _OPTIONS if sampler_options is None else sampler_options, range(1, 33)
+        )
         self.min_scale = checks.number("min_scale", min_scale, 0.0, 1.0)
         self.max_scale = checks.number("max_scale", max_scale, 0.0, 1.0)
         self.min_aspect_ratio = checks.number("min_aspect_ratio", min_aspect_ratio, 0.0)

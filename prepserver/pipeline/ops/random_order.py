@@ -8,7 +8,7 @@ from prepserver.pipeline.op import Op
 
 
 class RandomOrder(Nesting):
-    """Apply all of some ops, in random order.
+    """Apply all of `transforms`, in random order.
 
     Attributes:
         transforms: As in `RandomApply`.

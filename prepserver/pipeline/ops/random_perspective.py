@@ -1,17 +1,19 @@
-"""`RandomPerspective`: seen from another place at random."""
+"""`RandomPerspective`: a random perspective."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import ChanceOp, WarpOp
 
 
 class RandomPerspective(WarpOp, ChanceOp):
-    """Move the image's corners inwards at random, with probability `p`; its size stays.
+    """Show the image in a random perspective, with probability `p`.
+
+    Its corners move inwards; its size stays. It is uint8.
 
     Attributes:
         distortion_scale: How far a corner may move, as a share of half the side; 0 to 1.
         p: Probability, 0 to 1.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     def __init__(

@@ -1,17 +1,20 @@
-"""`RandomPhotometricDistort`: colours changed at random, as for SSD."""
+"""`RandomPhotometricDistort`: colours changed at random."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import Op
 
 
 class RandomPhotometricDistort(Op):
-    """Change brightness, contrast, saturation, hue and the order of the channels, each with probability `p`.
+    """Change brightness, contrast, saturation, hue and the order of channels, each with probability `p`.
+
+    This is the distortion of SSD (Liu et al., 2016). The image is uint8. Contrast changes before saturation and hue or
+    after them, one as likely as the other.
 
     Attributes:
-        brightness: Least and greatest factor.
+        brightness: Range of the factor, 0 to 1000.
         contrast: As `brightness`.
         saturation: As `brightness`.
-        hue: Least and greatest shift in turns, within -0.5 to 0.5.
+        hue: Range of the shift in turns of the colour wheel, within -0.5 to 0.5.
         p: Probability of each change, 0 to 1.
     """
 

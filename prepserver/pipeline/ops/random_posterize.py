@@ -5,10 +5,10 @@ from prepserver.pipeline.op import ChanceOp
 
 
 class RandomPosterize(ChanceOp):
-    """Keep the highest bits of each value, with probability `p`.
+    """Keep the highest `bits` of each value and set the others to 0, with probability `p`. The image is uint8.
 
     Attributes:
-        bits: How many bits stay, 0 to 8.
+        bits: Number of bits that stay, 0 to 8.
         p: Probability, 0 to 1.
     """
 

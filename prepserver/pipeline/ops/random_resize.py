@@ -1,4 +1,4 @@
-"""`RandomResize`: a random size."""
+"""`RandomResize`: resized to a random length of the shorter side."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -6,11 +6,13 @@ from prepserver.pipeline.op import ResizeOp
 
 
 class RandomResize(ResizeOp):
-    """Resize, antialiased, so that the shorter side has a random length; the other keeps the aspect ratio.
+    """Resize, antialiased, so that the shorter side has a random length; the aspect ratio stays.
+
+    The image is uint8.
 
     Attributes:
         min_size: Least length in pixels.
-        max_size: The length is less than this.
+        max_size: The length is less than this, as in torchvision; greater than `min_size`.
         interpolation: As in `RandomResizedCrop`.
     """
 

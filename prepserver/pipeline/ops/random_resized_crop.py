@@ -6,14 +6,18 @@ from prepserver.pipeline.op import CropOp
 
 
 class RandomResizedCrop(CropOp):
-    """A random part of the image, by area and aspect ratio, resized (antialiased) to one size.
+    """Crop a random part of the image, by area and aspect ratio, and resize it, antialiased, to one size.
+
+    This is the crop that trained Inception (Szegedy et al., 2015). As in torchvision, ten draws look for a part that
+    fits into the image; then the largest centred part whose aspect ratio lies in `ratio` is taken. The image is uint8.
+    As the first op of a pipeline, it decodes a large JPEG at a smaller scale: see "Large photos" in docs/pipelines.md.
 
     Attributes:
         size: (height, width) of the result in pixels; an int means a square.
-        scale: Least and greatest share of the image's area, before resizing.
-        ratio: Least and greatest width / height of the part; drawn log-uniformly.
+        scale: Range of the part's share of the image's area, within 0 to 1.
+        ratio: Range of the part's width / height, 0.001 to 1000; drawn log-uniformly.
         interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name. Resizing is always
-            antialiased, and ``antialias=True`` is accepted.
+            antialiased, so ``antialias=True`` is accepted and False is refused.
     """
 
     needs_uint8 = True

@@ -1,4 +1,4 @@
-"""`RandomRotation`: turned by a random angle."""
+"""`RandomRotation`: a random rotation."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Size
@@ -6,15 +6,15 @@ from prepserver.pipeline.op import WarpOp
 
 
 class RandomRotation(WarpOp):
-    """Turn the image by a random angle.
+    """Rotate the image by a random angle. The image is uint8.
 
     Attributes:
-        degrees: Least and greatest angle, anticlockwise; a number v means from -v to v.
+        degrees: Range of the angle, anticlockwise, within -3600 to 3600; a number v means -v to v.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        expand: Make the result as large as the turned image, so that nothing is cut off. Its size then differs from
-            sample to sample.
-        center: (x, y) in pixels that stays where it is; None for the image's centre.
-        fill: Value beyond the image's edges: one for all channels, or one for each.
+        expand: Enlarge the result so that it holds the whole rotated image. Its size then differs from sample to
+            sample, and `center` does not count. False, the default, keeps the size.
+        center: (x, y) in pixels of the fixed point; None for the image's centre.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     def __init__(

@@ -1,15 +1,17 @@
-"""`RandomShortestSize`: one of some sizes at random."""
+"""`RandomShortestSize`: the shorter side resized to one of several lengths."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import ResizeOp
 
 
 class RandomShortestSize(ResizeOp):
-    """Resize, antialiased, so that the shorter side has one of some lengths and the longer one is not too long.
+    """Resize, antialiased, so that the shorter side has one of several lengths; the aspect ratio stays.
+
+    The image is uint8.
 
     Attributes:
-        min_size: Lengths of the shorter side in pixels, at most 64 of them; one int means just that.
-        max_size: Limit on the longer side in pixels; None for none.
+        min_size: Lengths of the shorter side in pixels, 1 to 64 of them, one of which is drawn; an int is the only one.
+        max_size: Limit on the longer side in pixels: the shorter side shrinks to keep it. None for no limit.
         interpolation: As in `RandomResizedCrop`.
     """
 

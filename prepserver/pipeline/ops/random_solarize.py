@@ -5,10 +5,10 @@ from prepserver.pipeline.op import ChanceOp
 
 
 class RandomSolarize(ChanceOp):
-    """Invert all values from a threshold on, with probability `p`.
+    """Invert all values that are at least `threshold`, with probability `p`. The image is uint8.
 
     Attributes:
-        threshold: Values of at least this are inverted, 0 to 256.
+        threshold: Least value that is inverted, 0 to 256; 256 inverts none.
         p: Probability, 0 to 1.
     """
 

@@ -1,15 +1,15 @@
-"""`RandomZoomOut`: an image on a larger canvas."""
+"""`RandomZoomOut`: the image on a larger canvas."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import ChanceOp
 
 
 class RandomZoomOut(ChanceOp):
-    """The image at a random place on a larger canvas, with probability `p`.
+    """Put the image at a random place on a larger canvas, with probability `p` (SSD, Liu et al., 2016).
 
     Attributes:
         fill: Value of the canvas: one for all channels, or one for each.
-        side_range: Least and greatest side of the canvas, in sides of the image; 1 to 16.
+        side_range: Range of the canvas's side in sides of the image, 1 to 16.
         p: Probability, 0 to 1.
     """
 

@@ -1,4 +1,4 @@
-"""`Resize`: another size."""
+"""`Resize`: resized to one size."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -7,11 +7,12 @@ from prepserver.pipeline.op import ResizeOp
 
 
 class Resize(ResizeOp):
-    """Resize, antialiased.
+    """Resize, antialiased. The image is uint8.
 
     Attributes:
-        size: An int for the shorter side (the other keeps the aspect ratio), or (height, width); in pixels.
-        max_size: With an int `size`, a limit on the longer side: the shorter side shrinks to keep it. None for none.
+        size: An int for the shorter side (the aspect ratio stays), or (height, width); in pixels.
+        max_size: With an int `size`, a limit on the longer side: the shorter side shrinks to keep it. None for no
+            limit.
         interpolation: As in `RandomResizedCrop`.
     """
 

@@ -1,14 +1,15 @@
-"""`SanitizeBoxes`: boxes removed that show nothing."""
+"""`SanitizeBoxes`: small and misplaced boxes removed."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import BoxOp
 
 
 class SanitizeBoxes(BoxOp):
-    """Boxes removed that are too small, or that reach over the image's edge; torchvision's SanitizeBoundingBoxes.
+    """Remove boxes that are too small or reach beyond the image, as torchvision's SanitizeBoundingBoxes.
 
-    Their labels and keypoints go with them. Crops and pads leave no box beyond the edge; `ClampBoxes` cuts those that a
-    dataset has there.
+    Their labels, keypoints and other numbers go with them. Put `ClampBoxes` before it, as torchvision recommends:
+    datasets have boxes beyond an edge, and rounding in a resize may move a box at the edge beyond it. After a crop, pad
+    or warp that is not needed.
 
     Attributes:
         min_size: Least width and height in pixels, 1 or more.

@@ -5,11 +5,15 @@ from prepserver.pipeline.op import ResizeOp
 
 
 class ScaleJitter(ResizeOp):
-    """Resize, antialiased, to a random multiple of the largest size that fits into a target; the aspect ratio stays.
+    """Resize, antialiased, to a random multiple of the largest size that fits into `target_size`.
+
+    This is the large-scale jitter of simple copy-paste (Ghiasi et al., 2021). The aspect ratio stays; the image is
+    uint8. As in torchvision, the height is compared with the second number of `target_size`, and the width with the
+    first.
 
     Attributes:
         target_size: (height, width) in pixels.
-        scale_range: Least and greatest multiple, above 0.
+        scale_range: Range of the multiple, 0.001 to 1000.
         interpolation: As in `RandomResizedCrop`.
     """
 

@@ -1,17 +1,17 @@
-"""`TenCrop`: the corners and the middle, and the same of the mirrored image."""
+"""`TenCrop`: the corners and the centre, and the same of the mirrored image."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.op import CropOp
 
 
 class TenCrop(CropOp):
-    """The crops of `FiveCrop`, then those of the mirrored image, one in each of ten views.
+    """The crops of `FiveCrop`, then the same crops of the mirrored image, one in each of ten views.
 
-    The pipeline needs ``views=10``.
+    The pipeline needs ``views=10``. An image that is smaller than `size` is a bad sample.
 
     Attributes:
         size: (height, width) in pixels; an int means a square.
-        vertical_flip: The image is mirrored top to bottom, not left to right.
+        vertical_flip: Mirror top to bottom instead of left to right.
     """
 
     nests = False

@@ -1,4 +1,4 @@
-"""`ToDtype`: another element type."""
+"""`ToDtype`: another dtype."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from prepserver.pipeline.op import Op
 
 
 class ToDtype(Op):
-    """Another element type.
+    """Convert the image to another dtype. Floats do not become uint8 again.
 
     Attributes:
-        dtype: "uint8", "float16" or "float32"; torch's own (``torch.float32``) are accepted too.
+        dtype: "uint8", "float16" or "float32", or torch's own, such as ``torch.float32``.
         scale: From uint8 to float, divide by 255, so that 1.0 is white. False by default, as in torchvision.
     """
 

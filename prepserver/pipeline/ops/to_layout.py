@@ -8,12 +8,12 @@ from prepserver.pipeline.op import Op
 
 
 class ToLayout(Op):
-    """How a row is stored and seen; the last op of a pipeline.
+    """Set how a row stores an image and how batches show it; the last op of a pipeline.
 
-    Without it a row is stored as (H, W, C) and seen as (C, H, W), torch's channels_last, at no cost.
+    Without it, a row stores (H, W, C) and batches show (C, H, W): torch's channels_last, at no cost.
 
     Attributes:
-        layout: "CHW" (stored and seen as C, H, W) or "HWC" (stored and seen as H, W, C).
+        layout: "CHW" stores and shows (C, H, W); "HWC" stores and shows (H, W, C).
     """
 
     nests = False

@@ -4,36 +4,36 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Text, Tokens
 from prepserver.pipeline.op import FileOp
-from prepserver.pipeline.record import Record, renamed
+from prepserver.pipeline.record import Record, column_of, renamed
 from prepserver.pipeline.source import PathLike, absolute
 
 _MAX_CHARS = 1024
 
 
 class Tokenize(FileOp):
-    """Text to the numbers of its tokens, by a tokenizer's file.
+    """Turn text into the numbers of its tokens, int64, by a tokenizer's file.
 
-    The file says which tokenizer it is: a ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``
-    (``cl100k_base.tiktoken``), a model of ``sentencepiece``, or a vocabulary with a word in each line, whose tokens are
-    the words between white space and the numbers of their lines from 0. All but the last need their package on the
-    daemon's side (``pip install 'prepserver[text]'``); nothing is downloaded. The content of the file is part of what
-    a stream is: a job never goes on with another one.
+    The file decides which tokenizer: a ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``
+    (``cl100k_base.tiktoken``), a model of ``sentencepiece``, or a vocabulary with one word per line, whose tokens are
+    the words between white space, numbered by their lines from 0. All but the last need their package on the daemon's
+    side (``pip install 'prepserver[text]'``); nothing is downloaded. The content of the file is part of the stream's
+    identity: a job never continues with another one.
 
     Attributes:
-        path: The tokenizer's file, on the daemon's machine. It must lie where sources may lie. A relative path counts
-            from the current directory. What the file says of truncation and padding is ignored.
-        max_tokens: More are cut off. A tokenizer.json cuts by itself, which keeps special tokens at the end; `begin`
-            and `end` always stay. None for all.
+        path: The tokenizer's file on the daemon's machine. It must lie where sources may lie. A relative path counts
+            from the current directory. Truncation and padding in the file are ignored.
+        max_tokens: Limit on the number of tokens; those beyond it are cut off. A tokenizer.json cuts by itself, which
+            keeps special tokens at the end; `begin` and `end` always stay. None for no limit.
         special_tokens: Whether a tokenizer.json adds its special tokens, such as ``[CLS]``. The other files add none.
         column: The column of text.
         into: The column of tokens that takes its place.
-        begin: Number of a token that each text begins with, for files that add none by themselves; None for none.
-        end: Number of a token that each text ends with.
-        unknown: The word of a vocabulary that stands for all that it lacks; with None, a text with another word is
-            bad. Other files say it by themselves.
+        begin: Number of a token that is put before each text, for files that add none themselves; None for none.
+        end: Number of a token that is put after each text; None for none.
+        unknown: The word of a vocabulary that stands for every word it lacks; with None, a text with such a word is
+            bad. Other files name their own.
         pattern: How a text is cut before ranks of tiktoken are looked up: the name of an encoding, or a regular
             expression. None for the encoding that the file is named after.
-        code: Digest of the file's content; empty for whatever it holds when the job attaches.
+        code: Digest of the file's content; empty for its content when the job attaches.
     """
 
     paths = ("path",)
@@ -65,8 +65,7 @@ class Tokenize(FileOp):
             raise SpecError("max_tokens", max_tokens, "leaves no room for begin and end")
 
     def after(self, record: Record) -> Record:
-        if not isinstance(record.get(self.column), Text):
-            raise SpecError("column", self.column, f"is no column of text here; there are: {', '.join(record)}")
+        column_of(record, self.column, Text, "text")
         return renamed(record, self.column, {self.into: Tokens()})
 
 

@@ -5,12 +5,15 @@ from prepserver.pipeline.op import WarpOp
 
 
 class TrivialAugmentWide(WarpOp):
-    """Apply one random change of shape or colour, of random strength. Masks follow the changes of shape.
+    """Apply one random change of geometry or colour, of random strength (TrivialAugment, Müller and Hutter, 2021).
+
+    The image is uint8 and keeps its size. Masks, boxes and keypoints follow a change of geometry. The ranges of
+    strength are those of the paper's "wide" space.
 
     Attributes:
-        num_magnitude_bins: Steps of the scale of strengths, 2 to 1000.
+        num_magnitude_bins: Number of steps on the scale of strengths, 2 to 1000.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
-        fill: Value beyond the image's edges: one for all channels, or one for each. None means 0.
+        fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
     """
 
     def __init__(

@@ -1,17 +1,18 @@
-"""`Truncate`: at most so many tokens."""
+"""`Truncate`: a limit on the number of tokens."""
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, column_of
 
 
 class Truncate(Op):
-    """At most `length` tokens: what follows is cut off, special tokens too; see ``Tokenize(max_tokens=...)``.
+    """Keep the first `length` tokens.
+
+    Special tokens at the end are cut off, too; ``Tokenize(max_tokens=...)`` keeps them.
 
     Attributes:
-        length: Number of tokens.
+        length: Greatest number of tokens, 1 to 16384.
         column: The column of tokens.
     """
 
@@ -22,7 +23,5 @@ class Truncate(Op):
         self.column = checks.name("column", column)
 
     def after(self, record: Record) -> Record:
-        kind = record.get(self.column)
-        if not isinstance(kind, Tokens):
-            raise SpecError("column", self.column, f"is no column of tokens here; there are: {', '.join(record)}")
-        return {**record, self.column: Tokens(None if kind.count is None else min(kind.count, self.length))}
+        count = column_of(record, self.column, Tokens, "tokens").count
+        return {**record, self.column: Tokens(None if count is None else min(count, self.length))}

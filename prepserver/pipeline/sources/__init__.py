@@ -1,4 +1,4 @@
-"""Where samples come from, as data. A file here is a source.
+"""The sources of samples, as data. Each file here is a source.
 
 `prepserver.source.readers` reads the sources. A client can ask only for sources that have a file here.
 """
@@ -43,7 +43,7 @@ def arrangement_of(wire: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
 
 
 def place_of(wire: Mapping[str, object]) -> str:
-    """Where the source lies that a map describes, for people; of one that another release wrote, its kind at least."""
+    """Return the `SourceSpec.place` of the source that a map describes; its kind if another release wrote the map."""
     try:
         return source_from_wire(wire).place
     except SpecError:

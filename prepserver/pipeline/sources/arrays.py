@@ -1,4 +1,4 @@
-"""`Arrays`: columns that are arrays in files."""
+"""`Arrays`: columns from files of arrays."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -13,22 +13,22 @@ from prepserver.pipeline.urls import is_url
 
 
 class Arrays(SourceSpec):
-    """Arrays in .npy, .npz or .safetensors files, read where they lie; the first dimension counts the samples.
+    """Columns from .npy, .npz or .safetensors files, read in place.
 
-    ``Arrays(x="/data/x.npy", label="/data/y.npy")``, or ``Arrays("/data/train.npz")`` for all arrays of a file. Each
-    array is a column: an `Array`, or a `Scalar` if it has one dimension; one of integers with the name ``label`` is the
-    `Label`. Files must be neither compressed, nor in Fortran order, nor big-endian. Where `columns` does not say what a
-    column is, the client reads it from the header of the file.
+    The first dimension of each array counts the samples. ``Arrays(x="/data/x.npy", label="/data/y.npy")``, or
+    ``Arrays("/data/train.npz")`` for all arrays of a file. An array with one dimension becomes a `Scalar`, or a `Label`
+    if it is called ``label`` and holds integers; any other becomes an `Array`. Files must be uncompressed, in C order
+    and little-endian. The client reads the headers of the files for all columns that `columns` does not declare.
 
     Attributes:
-        path: A file whose arrays are all columns, under their own names; None where `files` name the columns.
-        columns: Kinds of columns that shall be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
-            the client cannot read the files, as it never reads URLs. With `path`, these are then the columns.
-        files: The file of each column, as the daemon's machine sees it; a relative path counts from the current
-            directory. Of a file with several arrays, the one with the name of the column is read.
+        path: A file whose arrays are all columns, under their own names; None where `files` names the columns.
+        columns: Kinds of columns that should be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
+            the client cannot read the files; it never reads URLs. With `path`, these are then the columns.
+        files: The file of each column, as the daemon's machine sees it. A relative path counts from the current
+            directory. From a file with several arrays, the one with the column's name is read.
 
     Raises:
-        SpecError: No columns, a file that cannot be used, or a kind that its array does not fit.
+        SpecError: There is no column, a file cannot be used, or a kind does not fit its array.
     """
 
     paths = ("files",)

@@ -1,4 +1,4 @@
-"""`BucketByLength`: samples of similar length one after the other."""
+"""`BucketByLength`: samples sorted by length."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.composed import Composed
@@ -8,11 +8,11 @@ from prepserver.pipeline.source import SourceSpec
 
 
 class BucketByLength(Composed):
-    """The samples of a source, sorted by the length of a column, so that a batch has samples of similar length.
+    """The samples of a source, sorted by the length of a column, so that a batch has samples of similar lengths.
 
-    Ask the `PrepClient` for ``order="batch-shuffle-repeat"``. Each epoch shuffles runs of consecutive samples, cuts
-    them into batches and shuffles these, so batches differ from epoch to epoch. A run has 2 to 64 batches, and is a
-    64th of the samples where these are enough. Lengths are read once, when the source is listed.
+    Use ``order="batch-shuffle-repeat"`` in the `PrepClient`. Each epoch shuffles runs of consecutive samples, cuts them
+    into batches and shuffles these, so batches differ from epoch to epoch. A run has 2 to 64 batches; within these
+    limits it is a 64th of the samples. Lengths are read once, when the source is listed.
 
     Attributes:
         source: The source.

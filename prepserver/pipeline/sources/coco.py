@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Mask, PerBox, Scalar
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
@@ -12,25 +13,26 @@ PERSON_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
 
 
 class Coco(SourceSpec):
-    """Images with boxes, from a JSON file in COCO's format: the samples of torchvision's CocoDetection in its order.
+    """Images with boxes, from a JSON file in COCO's format: the samples of torchvision's CocoDetection, in its order.
 
-    Images are sorted by their ids, and those without boxes are samples, too. Columns are ``image``, ``boxes``,
-    ``labels`` and ``image_id``. Category ids, sorted, become labels from 0, and their names are the classes. Boxes are
-    (left, top, right, bottom), unclamped, on the upright image: if the file's width and height are not those of the
-    upright image, the sample is bad.
+    Images are sorted by their ids; those without boxes are samples, too. Columns are ``image``, ``boxes``, ``labels``
+    and ``image_id``. Category ids, sorted, become labels from 0, and their names become the classes. Boxes are (left,
+    top, right, bottom) in pixels of the upright image, not clipped to it. A sample is bad if the width and height in
+    the file are not those of the upright image.
 
     Attributes:
-        root: The folder of images, as the daemon's machine sees it; a relative path counts from the current directory.
+        root: The folder of images, as the daemon's machine sees it. A relative path counts from the current directory.
         annotations: The JSON file, such as ``instances_train2017.json``.
-        crowd: Keep boxes around crowds, in a column ``iscrowd`` (1 or 0). False, the default, leaves them out, as
-            training scripts do.
-        keypoints: Points of each box, such as 17 for persons, as a column ``keypoints``; None for none.
-        flip_pairs: Places of two keypoints that change names in a mirror, such as the left and the right eye. None for
-            those of COCO's persons if there are 17 keypoints, else for none.
-        masks: Paint the outlines of objects into a mask of instances, a column ``mask``: 0 where there is no object,
-            else the object's number, which the column ``instances`` has for each box. Objects that overlap are painted
-            by area, the smallest on top. One that nothing is seen of, or beyond the 255th of an image, has the number
-            0. False by default, because it needs pycocotools.
+        crowd: Keep boxes around crowds, and mark them in a column ``iscrowd`` (1 or 0). False, the default, leaves them
+            out, as training scripts do.
+        keypoints: Number of keypoints of each box, such as 17 for persons, for a column ``keypoints``; None for no such
+            column.
+        flip_pairs: Places of two keypoints that swap in a mirrored image, such as the left and the right eye. None for
+            those of COCO's persons if there are 17 keypoints, else for no pairs.
+        masks: Add a mask of instances, a column ``mask``: 0 where there is no object, else the object's number, which
+            the column ``instances`` has for each box. Where objects overlap, the smaller one is on top. An object that
+            is hidden entirely, or comes after the 255th of an image, has the number 0. False by default; it needs
+            pycocotools.
     """
 
     paths = ("root", "annotations")
@@ -47,6 +49,8 @@ class Coco(SourceSpec):
         if keypoints is not None:
             keypoints = checks.integer("keypoints", keypoints, 1, 1000)
             flip_pairs = flip_pairs if flip_pairs is not None else PERSON_PAIRS if keypoints == 17 else ()
+        elif flip_pairs:
+            raise SpecError("flip_pairs", flip_pairs, "needs keypoints, the number of keypoints of each box")
         self.root = absolute("root", root)
         self.annotations = absolute("annotations", annotations)
         self.crowd = checks.flag("crowd", crowd)

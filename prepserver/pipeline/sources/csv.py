@@ -1,4 +1,4 @@
-"""`Csv`: tables as text, separated by commas."""
+"""`Csv`: tables as comma-separated text."""
 
 from collections.abc import Sequence
 
@@ -9,21 +9,22 @@ from prepserver.pipeline.table import Names, Paths, TextTableSpec
 
 
 class Csv(TextTableSpec):
-    """Records of CSV files, one sample each, in the order of the files and of their lines.
+    """CSV files: each record is a sample, in the order of the files and of their records.
 
-    Files are UTF-8. Quoting is that of RFC 4180: a cell with a separator, a quote or a line end is enclosed in double
-    quotes, and a quote inside is doubled. Empty lines are skipped.
+    Files are UTF-8 and quoted as in RFC 4180: a cell that contains a separator, a quote or a line end is enclosed in
+    double quotes, and a quote inside it is doubled. Empty lines are skipped.
 
     Attributes:
-        path: The files: a path or a list of them, each with braces and wildcards if need be, ``/data/part-*.csv``. What
-            wildcards match is sorted. A relative path counts from the current directory.
-        columns: Columns that are taken, by name: a map to kinds. A `Text` is the cell. A `Scalar` or `Label` is a
-            number, an `Array` or `Tokens` a JSON list. An `Image` or `Mask` is the path of a file below `root`.
-        names: The header's name of a column whose own name differs: ``{"width": "sepal width"}``.
+        path: The files: a path or a list of paths, which may contain braces and wildcards, such as
+            ``/data/part-*.csv``. Files that match a wildcard are sorted. A relative path counts from the current
+            directory.
+        columns: Columns to read: a map of names to kinds. A `Text` is the cell. A `Scalar` or `Label` is a number, an
+            `Array` or `Tokens` a JSON list. An `Image` or `Mask` is the path of a file below `root`.
+        names: Names in the header of columns that are called otherwise there: ``{"width": "sepal width"}``.
         root: The folder that paths of images are relative to; None for the folder of the CSV file.
         header: Names of all cells of a record, for files without a header line; None if the first record of each file
             has the names.
-        delimiter: What separates cells: one character.
+        delimiter: The character that separates cells.
     """
 
     def __init__(

@@ -5,16 +5,16 @@ from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
 class FileList(SourceSpec):
-    """Images named by a list: text lines ``path label``, or CSV (a name that ends in .csv) ``path,label``.
+    """Images named by a list: text lines ``path label``, or CSV (if its name ends in .csv) ``path,label``.
 
-    If all labels are integers, they stay as they are. Otherwise each distinct label is the name of a class, and its
-    place among the names, sorted by code point, becomes the label. Numbers that are not integers are refused.
+    If all labels are integers, they stay as they are. Otherwise each distinct label is the name of a class, and the
+    class's label is its place among the names, sorted by code point. Numbers that are not integers are refused.
 
     Attributes:
-        path: The list file, as the daemon's machine sees it; a relative path counts from the current directory. The
-            paths inside are relative to the folder of the list file, or absolute, or URLs. It may be a URL itself.
-        masks: Each line also has the path of a mask: ``path,label,mask``, in a text file separated by tabs. Samples
-            then have a column ``mask``. None is False.
+        path: The list, as the daemon's machine sees it, or its URL. A relative path counts from the current directory.
+            The paths inside are absolute, relative to the folder of the list, or URLs.
+        masks: Each line also has the path of a mask, for a column ``mask``: ``path,label,mask``, separated by tabs in a
+            text file. None is False.
     """
 
     paths = ("path",)

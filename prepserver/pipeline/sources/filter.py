@@ -12,14 +12,14 @@ MAX_LABELS = 4096
 
 
 class Filter(Composed):
-    """The samples with one of some labels. They keep their order and their labels.
+    """The samples whose label is one of `labels`. They keep their order and their labels.
 
     Attributes:
         source: The source.
-        labels: Numbers, or names of classes; 1 to 4096 of them.
+        labels: Numbers or names of classes, 1 to 4096 of them.
 
     Raises:
-        SpecError: The source has no column of class numbers, as `Coco`, whose labels are those of boxes.
+        SpecError: The source has no class number for each sample. `Coco`, for example, has labels for boxes.
     """
 
     def __init__(self, source: SourceSpec, labels: Sequence[int | str]) -> None:

@@ -1,4 +1,4 @@
-"""`HuggingFace`: a dataset directory as ``datasets`` writes it."""
+"""`HuggingFace`: a dataset that ``save_to_disk`` wrote."""
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
@@ -6,17 +6,17 @@ from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
 class HuggingFace(SourceSpec):
-    """A dataset that Hugging Face's ``Dataset.save_to_disk`` has written, read where it is.
+    """A dataset that Hugging Face's ``Dataset.save_to_disk`` wrote, read in place.
 
-    Of a ``DatasetDict``, name one split: ``HuggingFace("/data/food101/train")``. Only listing it needs pyarrow on the
+    For a ``DatasetDict``, name one split: ``HuggingFace("/data/food101/train")``. Only listing it needs pyarrow on the
     daemon's side (``pip install 'prepserver[arrow]'``).
 
     Attributes:
-        path: The folder with ``state.json``, as the daemon's machine sees it; a relative path counts from the current
-            directory. It may be a URL.
-        image: The column with images, of ``datasets``' feature Image, or of encoded bytes.
-        label: The column with integer labels; a ClassLabel names the classes. None for samples without labels.
-        mask: A column with masks, as `image`; None for samples without. It becomes the column ``mask``.
+        path: The folder with ``state.json``, as the daemon's machine sees it, or its URL. A relative path counts from
+            the current directory.
+        image: The column of images: the feature Image of ``datasets``, or encoded bytes.
+        label: The column of integer labels; a ClassLabel names the classes. None for samples without labels.
+        mask: The column of masks, as `image`, for a column ``mask``; None for no such column.
     """
 
     paths = ("path",)

@@ -1,4 +1,4 @@
-"""`ImageFolder`: images in one folder for each class."""
+"""`ImageFolder`: images in one folder per class."""
 
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
@@ -6,14 +6,14 @@ from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 class ImageFolder(SourceSpec):
     """Images in one folder per class: ``root/<class>/.../<image>``, as in torchvision's ImageFolder.
 
-    Classes are the sorted names of the folders directly under the root. Images lie anywhere below a class folder; links
-    are followed.
+    Classes are the sorted names of the folders directly below the root. Images may lie at any depth in a class folder;
+    links are followed.
 
     Attributes:
-        root: The folder of class folders, as the daemon's machine sees it; a relative path counts from the current
-            directory. A URL names a bucket.
-        masks: A folder of masks, or None: ``masks/<class>/.../<image>.png`` is the mask of
-            ``root/<class>/.../<image>.jpg``. Samples then have a column ``mask``.
+        root: The folder of class folders, as the daemon's machine sees it, or a URL in a bucket. A relative path counts
+            from the current directory.
+        masks: A folder of masks for a column ``mask``: ``masks/<class>/.../<image>.png`` is the mask of
+            ``root/<class>/.../<image>.jpg``. None for no such column.
     """
 
     paths = ("root", "masks")

@@ -9,12 +9,12 @@ from prepserver.pipeline.composed import MAX_SOURCES, Blocks, Composed, Sources
 class Interleave(Composed):
     """Each sample of each source once, in the order of tf.data's ``interleave``.
 
-    Blocks of samples are taken from `cycle_length` sources in turn. A source that ends makes room for the next one.
+    `cycle_length` sources take turns, each with a block of samples. When a source ends, the next one takes its place.
 
     Attributes:
-        sources: 1 to 64 sources with the same columns; of classes, see `Concat`.
-        cycle_length: Sources that are read in turn, 1 to 64.
-        block_length: Consecutive samples of one source, 1 to 2**31. The default is tf.data's.
+        sources: 1 to 64 sources with the same columns; for classes, see `Concat`.
+        cycle_length: Number of sources that take turns, 1 to 64.
+        block_length: Consecutive samples of one source, 1 to 2**31. The default, 1, is tf.data's.
 
     Raises:
         SpecError: Columns differ, a number is out of range, or the composition is too large.

@@ -4,14 +4,15 @@ from prepserver.pipeline.table import TextTableSpec
 
 
 class Jsonl(TextTableSpec):
-    """Lines of JSON, one object and one sample each, in the order of the files and of their lines.
+    """Lines of JSON: each object is a sample, in the order of the files and of their lines.
 
     Files are UTF-8. Empty lines are skipped.
 
     Attributes:
         path: The files, as for `Csv`: ``/data/train-{0..7}.jsonl``.
-        columns: Columns that are taken, by name: a map to kinds. A `Text` is a string, a `Scalar` or `Label` a number,
-            true or false, an `Array` or `Tokens` a list. An `Image` or `Mask` is the path of a file below `root`.
-        names: The key of a column whose own name differs; dots lead into objects: ``{"answer": "answer.text"}``.
+        columns: Columns to read: a map of names to kinds. A `Text` is a string, a `Scalar` or `Label` a number, true or
+            false, an `Array` or `Tokens` a list. An `Image` or `Mask` is the path of a file below `root`.
+        names: Keys of columns that are called otherwise in the files; dots lead into objects: ``{"answer":
+            "answer.text"}``.
         root: The folder that paths of images are relative to; None for the folder of the file.
     """

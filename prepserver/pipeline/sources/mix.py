@@ -21,13 +21,13 @@ class Mix(Composed):
     Sources take turns in a fixed pattern: with the weights 7 and 3, any 10 consecutive samples are 7 of the first
     source and 3 of the second. Shuffling keeps the pattern and shuffles within each source.
 
-    An epoch ends with the pattern in which the last source has been read completely; sources that were at their end
-    before have begun again. So every sample comes at least once in each epoch.
+    An epoch ends with the period of the pattern in which the last source reaches its end; sources that ended earlier
+    have started again. So each epoch has every sample at least once.
 
     Attributes:
-        sources: 1 to 64 sources with the same columns; of classes, see `Concat`.
-        weights: One number above 0 for each source; only proportions count. As whole numbers without a common divisor,
-            which they become, their sum must be at most 4096: 0.7 and 0.3 are 7 and 3.
+        sources: 1 to 64 sources with the same columns; for classes, see `Concat`.
+        weights: One number above 0 for each source; only proportions count. They are reduced to whole numbers without a
+            common divisor, whose sum must be at most 4096: 0.7 and 0.3 become 7 and 3.
 
     Raises:
         SpecError: Columns differ, a weight is not allowed, or the composition is too large.

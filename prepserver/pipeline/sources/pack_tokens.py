@@ -15,26 +15,25 @@ from prepserver.pipeline.source import SourceSpec
 BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
 
 NO_LABEL = -100
-"""What losses of torch ignore."""
+"""The label that torch's losses ignore."""
 
 
 class PackTokens(Composed):
-    """Rows of `length` tokens, each of several texts of a source, for training without padding.
+    """Rows of `length` tokens that each hold several texts of a source, for training with hardly any padding.
 
-    It is a source, because it decides how many samples there are: a sample is a row. Which texts are in a row is
-    decided once, when the source is listed, so an epoch has each token once in any order, on any number of shards, and
-    resumed. A text with at most `length` tokens is never cut. A longer one becomes several rows and a rest; it is cut
-    at white space where there is some, and each part is tokenised by itself. A text that cannot be read is a row of
-    its own, which is a bad sample.
+    It is a source, because it decides how many samples there are: a sample is a row. Listing the source decides once
+    which texts share a row, so an epoch has each token once in any order, on any number of shards, and when resumed. A
+    text with at most `length` tokens is never cut. A longer one is cut into full rows and a rest, at white space where
+    possible; each part is tokenized by itself. A text that cannot be read is a row of its own, which is a bad sample.
 
     Attributes:
         source: The texts.
-        tokenize: How they become tokens. With its `max_tokens`, at most `length`, longer texts lose their end.
-        length: Tokens of a row: 8 to 16384.
-        pad: What fills up a row.
-        beside: Columns beside the tokens, all three by default. ``positions``, int32: the place of each token in its
-            text, from 0. ``segments``, int32: the number of its text in the row, from 1, and 0 for padding. ``labels``,
-            int64: the token after it, and -100 after the last of a text and for padding; so they are shifted already.
+        tokenize: How they become tokens. If it has `max_tokens`, at most `length`, longer texts lose their end.
+        length: Number of tokens in a row, 8 to 16384.
+        pad: The number that fills the rest of a row.
+        beside: Columns beside the tokens; all three by default. ``positions``, int32: the place of each token in its
+            text, from 0. ``segments``, int32: the number of its text in the row, from 1; 0 for padding. ``labels``,
+            int64: the next token, so they are shifted already; -100 after the last token of a text and for padding.
 
     Raises:
         SpecError: A parameter is not allowed, or the source has no such column of text.

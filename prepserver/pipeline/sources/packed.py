@@ -1,4 +1,4 @@
-"""`Packed`: a dataset that ``prepserver pack`` has made."""
+"""`Packed`: a dataset that ``prepserver pack`` wrote."""
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.declared import Columns, declared_columns
@@ -10,12 +10,12 @@ class Packed(SourceSpec):
     """A dataset that ``prepserver pack`` made from another one: the same samples, labels and order, read faster.
 
     Attributes:
-        root: Its folder, as the daemon's machine sees it; a relative path counts from the current directory. It may
-            be a URL. On a web server, which cannot be asked what a folder holds, name the index in the folder:
+        root: Its folder, as the daemon's machine sees it, or its URL. A relative path counts from the current
+            directory. A web server cannot list a folder, so name the index in it:
             ``https://example.org/packed/index-0123456789abcdef0123456789abcdef.packed``.
-        masks: Serve the masks that were packed with it: samples then have a column ``mask``. None is False.
-        columns: Columns that are served, of those that were packed: a map of names to kinds, as ``prepserver pack``
-            shows it at its end. The default is ``image`` and ``label``, and ``mask`` with `masks`.
+        masks: Serve the masks that were packed with it, as a column ``mask``. None is False.
+        columns: Which of the packed columns are served: a map of names to kinds, as ``prepserver pack`` shows it at its
+            end. The default is ``image`` and ``label``, and ``mask`` with `masks`.
     """
 
     paths = ("root",)

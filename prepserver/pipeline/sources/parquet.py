@@ -9,19 +9,19 @@ from prepserver.pipeline.table import Names, Paths, TableSpec
 
 
 class Parquet(TableSpec):
-    """Rows of Parquet files, one sample each, in the order of the files and of their rows.
+    """Rows of Parquet files: each row is a sample, in the order of the files and of their rows.
 
-    The daemon's side needs pyarrow (``pip install 'prepserver[arrow]'``). Files are decoded by row groups, and each
-    worker keeps some of them: shuffled samples are fast only if groups are small or few. See docs/sources.md.
+    The daemon's side needs pyarrow (``pip install 'prepserver[arrow]'``). Files are decoded by row groups, of which
+    each worker keeps some: shuffled reading is fast only if groups are small or few. See docs/sources.md.
 
     Attributes:
         path: The files, as for `Csv`: ``/data/train-*.parquet``.
         image: The column of encoded images, for a column ``image``; dots lead into structs. Without `image`, `label`
-            and `columns`, those are taken that Hugging Face's datasets have: ``image.bytes`` and ``label``.
+            and `columns`, the columns of Hugging Face's datasets are read: ``image.bytes`` and ``label``.
         label: The column of class numbers, for a column ``label``.
-        columns: Columns that are taken besides, by name: a map to kinds. An `Image` or `Mask` is an encoded file as
-            bytes, an `Array` or `Tokens` a list. Columns of equal size in all rows, of numbers, are read fastest.
-        names: The name in the file of a column whose own name differs; dots lead into structs.
+        columns: Further columns: a map of names to kinds. An `Image` or `Mask` is an encoded file as bytes, an `Array`
+            or `Tokens` a list. Numeric columns that have one size in all rows are read fastest.
+        names: Names of columns that are called otherwise in the files; dots lead into structs.
     """
 
     kinds = (Text, Scalar, Label, Array, Tokens, Image, Mask, Bytes)

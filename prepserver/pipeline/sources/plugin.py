@@ -9,8 +9,8 @@ from prepserver.pipeline.source import SourceSpec, short
 class Plugin(PluginSpec, SourceSpec):
     """A map-style Dataset of the daemon's operator, which the daemon's configuration loads.
 
-    Workers make it as ``Dataset(**params)`` and read ``dataset[index]``: a dict with `columns`, or a tuple of their
-    values in order. The sample must depend on the index only. See docs/plugins.md.
+    Workers construct it as ``Dataset(**params)`` and read ``dataset[index]``: a dict with the columns, or a tuple of
+    their values in order. A sample must depend on the index only. See docs/plugins.md.
 
     Attributes:
         name: Name of the plug-in.

@@ -1,4 +1,4 @@
-"""`Repeat`: a source several times."""
+"""`Repeat`: a source several times per epoch."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from prepserver.pipeline.source import SourceSpec
 
 
 class Repeat(Composed):
-    """A source several times in one epoch, one after the other. Each time, a sample is augmented anew.
+    """A source several times in one epoch. Each time, a sample is augmented with other random numbers.
 
     Attributes:
         source: The source.

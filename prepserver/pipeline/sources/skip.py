@@ -1,4 +1,4 @@
-"""`Skip`: all samples of a source but the first ones."""
+"""`Skip`: a source without its first samples."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from prepserver.pipeline.source import SourceSpec
 
 
 class Skip(Composed):
-    """All samples of a source but the first ones.
+    """A source without its first `n` samples.
 
     Attributes:
         source: The source; it must have more than `n` samples.
-        n: Number of samples that are left out, 0 to 2**40.
+        n: Number of samples to leave out, 0 to 2**40.
     """
 
     def __init__(self, source: SourceSpec, n: int) -> None:

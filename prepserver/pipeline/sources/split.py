@@ -7,16 +7,17 @@ from prepserver.pipeline.source import SourceSpec
 
 
 class Split(Composed):
-    """The samples of one of k equal parts of a source, or all others, as scikit-learn's shuffled KFold.
+    """One of k equal parts of a source, or the samples of all other parts, as scikit-learn's shuffled KFold.
 
     The seed deals the samples into the parts. They keep the order of the source.
 
     Attributes:
         source: The source; it must have `k` samples or more.
         k: Number of parts, 2 to 2**20.
-        fold: The part, 0 to k - 1.
-        train: True, the default, for the samples of all other parts; False for those of the part, to validate with.
-        seed: 0 to 2**63 - 1. It does not depend on the seed of the job.
+        fold: The part, 0 to `k` - 1.
+        train: True, the default, for the samples of all other parts; False for the samples of the part, to validate
+            with.
+        seed: 0 to 2**63 - 1. It does not depend on the job's seed.
     """
 
     def __init__(self, source: SourceSpec, k: int, fold: int, train: bool = True, seed: int = 0) -> None:

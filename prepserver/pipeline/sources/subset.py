@@ -12,18 +12,18 @@ MAX_INDICES = 1024
 
 
 class Subset(Composed):
-    """Chosen samples of a source: by their indices, by a file of indices, or a random part.
+    """Chosen samples of a source: by their indices, by a file of indices, or as a random fraction.
 
-    Exactly one of `indices`, `fraction` and `file` must be given.
+    Give exactly one of `indices`, `fraction` and `file`.
 
     Attributes:
         source: The source.
-        indices: Indices of samples in the order in which they come, 1 to 1024; a sample may come several times.
-        fraction: Part of the samples, above 0 and at most 1, rounded to whole samples, at least one. The samples are
-            drawn by `seed` and keep their order.
-        file: A ``.npy`` file of a one-dimensional integer array of indices, on the daemon's machine; a relative path
+        indices: 1 to 1024 indices of samples, in the order in which they are read; a sample may occur several times.
+        fraction: Fraction of the samples, above 0 and at most 1, rounded to whole samples, at least one. `seed` draws
+            the samples, which keep their order.
+        file: A ``.npy`` file on the daemon's machine: a one-dimensional array of integers, the indices. A relative path
             counts from the current directory.
-        seed: Of `fraction`: 0 to 2**63 - 1. It does not depend on the seed of the job.
+        seed: Seed of `fraction`, 0 to 2**63 - 1. It does not depend on the job's seed.
     """
 
     paths = ("file",)

@@ -1,4 +1,4 @@
-"""`SyntheticImages`: drawn images, to try everything without a dataset."""
+"""`SyntheticImages`: generated images, to try things without a dataset."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from prepserver.pipeline.source import SourceSpec
 
 
 class SyntheticImages(SourceSpec):
-    """Procedural JPEGs with the statistics of photos, to try everything without a dataset.
+    """Generated JPEGs with the statistics of photos, to try things without a dataset.
 
     Attributes:
-        n: Number of samples, 1 .. 2**40.
-        size: (height, width) in pixels, or one number for both; 1 .. 4096. The default is the median of ImageNet.
-        seed: 0 .. 2**63 - 1. A sample is a function of the seed and its index.
-        num_classes: Labels are spread over range(num_classes); 1 .. 2**31.
+        n: Number of samples, 1 to 2**40.
+        size: (height, width) in pixels, or one number for both; 1 to 4096. The default is the median of ImageNet.
+        seed: 0 to 2**63 - 1. A sample is a function of the seed and its index.
+        num_classes: Number of classes, 1 to 2**31; labels are 0 to `num_classes` - 1.
     """
 
     def __init__(self, n: int, size: int | Sequence[int] = (375, 500), seed: int = 0, num_classes: int = 1000) -> None:

@@ -8,11 +8,11 @@ from prepserver.pipeline.source import SourceSpec
 
 
 class Take(Composed):
-    """The first samples of a source.
+    """The first `n` samples of a source.
 
     Attributes:
         source: The source.
-        n: Number of samples, 1 to 2**40; all if the source has fewer.
+        n: Number of samples, 1 to 2**40; all of them if the source has fewer.
     """
 
     def __init__(self, source: SourceSpec, n: int) -> None:

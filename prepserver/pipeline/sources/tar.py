@@ -10,19 +10,19 @@ _EXTENSIONS = re.compile(r"[^/;\s]+(;[^/;\s]+)*")
 
 
 class Tar(SourceSpec):
-    """WebDataset shards: tar files in which the files of one sample follow one another and share a name.
+    """WebDataset shards: tar files in which the files of a sample follow one another and share a name.
 
-    The name of a file up to its first dot is the sample's key, the rest its extension. Samples keep the order of the
-    shards and of the files in them. Shards are read where they are: any sample at any time, so epochs, shuffling and
-    resuming are exact. The files must be plain tars: a compressed one cannot be read from the middle.
+    The name of a file up to its first dot is the sample's key; the rest is its extension. Samples keep the order of the
+    shards and of the files in them. Shards are read in place, and any sample at any time, so epochs, shuffling and
+    resuming are exact. They must be plain tars, because a compressed one cannot be read from the middle.
 
     Attributes:
-        shards: Path of the shards on the daemon's machine, with braces for several: ``/data/train-{000..127}.tar``, or
-            ``{a,b}``, or with the wildcards ``*``, ``?`` and ``[...]``, whose matches are sorted. A relative path
-            counts from the current directory. It may be a URL.
-        image: Extension of the image; of several, separated by ``;``, the first that a sample has.
-        label: Extension of a text file that holds the number of the class; None for samples without labels.
-        mask: Extension of a mask, such as ``seg.png``; None for samples without. It becomes the column ``mask``.
+        shards: Path or URL of the shards on the daemon's machine. Braces, ``/data/train-{000..127}.tar`` or ``{a,b}``,
+            and the wildcards ``*``, ``?`` and ``[...]``, whose matches are sorted, name several shards. A relative path
+            counts from the current directory.
+        image: Extension of the image. Several are separated by ``;``: the first one that a sample has counts.
+        label: Extension of a text file with the class number; None for samples without labels.
+        mask: Extension of a mask, such as ``seg.png``, for a column ``mask``; None for no such column.
     """
 
     paths = ("shards",)

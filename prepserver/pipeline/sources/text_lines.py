@@ -7,10 +7,10 @@ from prepserver.pipeline.table import Paths
 
 
 class TextLines(SourceSpec):
-    """Lines of text files, one sample each, in the order of the files and of their lines: the column ``text``.
+    """Lines of text files: each line is a sample, in the order of the files and of their lines; the column is ``text``.
 
-    Files are UTF-8, and lines end in LF or CR LF, which are no part of the text. Empty lines are skipped; lines of
-    blanks are kept as they are. A line that is not UTF-8 is a bad sample.
+    Files are UTF-8. Lines end in LF or CR LF, which the text does not include. Empty lines are skipped; lines of blanks
+    are kept as they are. A line that is not UTF-8 is a bad sample.
 
     Attributes:
         path: The files, as for `Csv`: ``/data/corpus/*.txt``.

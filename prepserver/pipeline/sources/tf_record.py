@@ -8,22 +8,22 @@ from prepserver.pipeline.table import Names, Paths, TableSpec
 
 
 class TFRecord(TableSpec):
-    """TensorFlow's record files of tf.train.Example, of which some features are taken.
+    """TensorFlow's record files of tf.train.Example: each record is a sample.
 
     Samples keep the order of the files and of the records in them. Any record is read at any time, and its checksum is
-    compared. Files that gzip has compressed are read where they lie, which takes some milliseconds for a sample in a
-    shuffled order; ``cache="encoded"`` pays that once. The daemon's side needs google-crc32c and, for those,
-    indexed-gzip (``pip install 'prepserver[tfrecord]'``).
+    verified. Files compressed by gzip are read in place; in a shuffled order that takes some milliseconds per sample,
+    which ``cache="encoded"`` pays only once. The daemon's side needs google-crc32c, and indexed-gzip for compressed
+    files (``pip install 'prepserver[tfrecord]'``).
 
     Attributes:
-        path: The files on the daemon's machine, one or a list, with braces and wildcards for several:
+        path: The files on the daemon's machine: a path or a list of paths, with braces and wildcards for several:
             ``/data/train-{00000..01023}-of-01024``, ``/data/*.tfrecord``. A relative path counts from the current
             directory.
-        columns: Columns that are taken, by name: a map to kinds; ``image`` and ``label`` by default. An `Image`,
-            `Mask`, `Text` or `Bytes` is a feature with one value of bytes, a `Label` or `Scalar` one number, `Tokens`
-            integers, and an `Array` as many numbers as its shape says, or the bytes of these (as tf.io.decode_raw
-            reads them). Features whose length differs from sample to sample are refused.
-        names: The feature of a column whose own name differs: ``{"image": "image/encoded"}``.
+        columns: Columns to read: a map of names to kinds; ``image`` and ``label`` by default. An `Image`, `Mask`,
+            `Text` or `Bytes` is a feature with one value of bytes, a `Label` or `Scalar` one number, `Tokens` integers,
+            and an `Array` as many numbers as its shape says, or the bytes of these (as tf.io.decode_raw reads them). An
+            `Array` needs a shape: features whose length differs from sample to sample are refused.
+        names: Features of columns that are called otherwise there: ``{"image": "image/encoded"}``.
     """
 
     kinds = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)

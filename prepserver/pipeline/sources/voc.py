@@ -1,4 +1,4 @@
-"""`Voc`: images with boxes, from XML files in PASCAL VOC's format."""
+"""`Voc`: images with boxes, in PASCAL VOC's folders."""
 
 from collections.abc import Sequence
 
@@ -19,18 +19,18 @@ _MOST_CHARS = 64
 
 
 class Voc(SourceSpec):
-    """Images with boxes in PASCAL VOC's folders: the samples of torchvision's VOCDetection in its order.
+    """Images with boxes, in PASCAL VOC's folders: the samples of torchvision's VOCDetection, in its order.
 
     The lines of ``root/ImageSets/Main/<split>.txt`` name ``root/JPEGImages/<name>.jpg`` and
     ``root/Annotations/<name>.xml``. Columns are ``image``, ``boxes`` and ``labels``. Boxes are (xmin, ymin, xmax, ymax)
-    as in the file, on the upright image.
+    as in the file, in pixels of the upright image.
 
     Attributes:
-        root: The folder with ``ImageSets``, such as ``VOCdevkit/VOC2012``, as the daemon's machine sees it; a relative
+        root: The folder with ``ImageSets``, such as ``VOCdevkit/VOC2012``, as the daemon's machine sees it. A relative
             path counts from the current directory.
         split: Name of the list of images, such as "train" or "val".
-        classes: Names of the classes by label. None for the 20 of PASCAL VOC, sorted, from 0 (torchvision counts them
-            from 1).
+        classes: Names of the classes; the place of a name is its label. None for the 20 of PASCAL VOC, sorted, from 0
+            (torchvision counts them from 1).
         masks: Read the list in ``ImageSets/Segmentation`` instead, and ``SegmentationClass/<name>.png`` as a column
             ``mask``: the samples of torchvision's VOCSegmentation, with boxes. False by default.
         difficult: Keep boxes that are marked as difficult, and mark them in a column ``difficult`` (1 or 0). False, the
@@ -70,5 +70,5 @@ def _names(given: object) -> tuple[str, ...]:
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_CHARS or not name.isprintable():
             raise SpecError("classes", name, f"must be the name of a class: 1 to {_MOST_CHARS} characters")
         if given.count(name) > 1:
-            raise SpecError("classes", name, "is there twice")
+            raise SpecError("classes", name, "occurs twice")
     return tuple(given)

@@ -99,12 +99,14 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     release = _release(bound_to)
     questions = trial_questions()
     try:
-        tried_with, came = trial.make([question.call for question in questions], str(_LIBRARY), os.fsdecode(pillow))
+        tried_with, results = trial.make([question.call for question in questions], str(_LIBRARY), os.fsdecode(pillow))
     except trial.Failed as error:
         return None, Choice("pure", f"the trial of the kernels failed: {error}")
     if tried_with != bound_to:
         return None, Choice("pure", f"libjpeg is {os.fsdecode(bound_to)} here, and {os.fsdecode(tried_with)} elsewhere")
-    right = {question.of for question, came in zip(questions, came, strict=True) if question.is_answered_by(came)}
+    right = {
+        question.of for question, result in zip(questions, results, strict=True) if question.is_answered_by(result)
+    }
     found = Kernels(library)
     left_out = found.use(right, release in _KNOWN_RELEASES)
     if not found.subsamplings:

@@ -53,7 +53,7 @@ class CropRecipe(ctypes.Structure):
 
 
 class Cropped(NamedTuple):
-    """What a row shows that `Kernels.crop` has made."""
+    """The part of an image that a row of `Kernels.crop` shows."""
 
     size: Size  # (height, width) of the upright image
     cut: Cut  # the part of it that was resized

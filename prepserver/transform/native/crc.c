@@ -103,7 +103,7 @@ FOLDED static uint32_t folded(uint32_t crc, const uint8_t *data, size_t size) {
 }
 #endif
 
-/* Whether this CPU has what the ways below need. */
+/* Whether this CPU has the instructions for the code below. */
 int prep_crc32_serves(void) {
 #if defined(__x86_64__)
     return (prep_cpu() & CPU_PCLMUL) != 0;

@@ -1,9 +1,9 @@
 /* A whole row in one call: header, random crop, decode, turn, resize and flip, for the pipeline that nearly all
  * training has.
  *
- * It is what prepserver/transform does step by step (geometry.py, ResizedCropStage; header.py, `extent`; decode.py),
- * number for number, less the Python between the steps. Whatever is not plain is refused, with nothing lost but the
- * try: then the steps are taken one by one, and theirs is the verdict.
+ * It is what prepserver/transform does step by step (ops/random_resized_crop.py; header.py, `extent`; decode.py),
+ * number for number, less the Python between the steps. Whatever is not plain is refused; then
+ * Python takes the steps one by one, and its verdict holds.
  */
 #include "kernels.h"
 
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a maker's crop is like. native/__init__.py has the same struct. */
+/* What a maker's crop is like. native/compiled.py has the same struct, `CropRecipe`. */
 struct recipe {
     double least, greatest;       /* share of the image's area */
     double log_narrow, log_wide;  /* logarithms of the ratios between which one is drawn */
-    double residual, scale;       /* scale.py: what is left to shrink by of a part decoded at the least of its scales */
+    double residual, scale;       /* scale.py: RESIDUAL, and the least of SCALES */
     int64_t max_pixels;
     int32_t height, width;        /* of the row */
     int32_t least_scaled;         /* a part with a shorter side is decoded at its size */
@@ -26,7 +26,7 @@ struct box {
     unsigned top, left, height, width;
 };
 
-/* A number in [low, high) from a random word; in [0, count). draw.py: `uniform`, `below`. */
+/* A number in [low, high) from a random word; in [0, count). stage.py: `Draws`. */
 static double uniform(uint64_t word, double low, double high) {
     return low + (high - low) * ((double)(word >> 11) * 0x1p-53);
 }
@@ -115,7 +115,7 @@ static int finish(const struct recipe *recipe, const struct plan *plan, int firs
 
 /* Make the row `out`, (recipe->height, recipe->width, 3), of a JPEG.
  *
- * words:        the eight first ones for the crop (draw.py).
+ * words:        the first eight for the crop (stage.py, `Draws`).
  * mirror:       flip the result horizontally.
  * subsamplings: as for `prep_region`.
  * room:         for what is decoded on the way.

@@ -12,11 +12,11 @@
  * native/__init__.py asks for it only with releases that it knows, and not if the pixels are other ones.
  *
  * Hazards:
- * - The coefficients have to be those that libjpeg finds. What is not entirely in order is refused, and libjpeg has its
- *   say: a code that does not exist, more than 64 coefficients, a scan that ends before its last MCU, a restart marker
+ * - The coefficients have to be those that libjpeg finds. What is not entirely in order is refused, and left to
+ *   libjpeg: a code that does not exist, more than 64 coefficients, a scan that ends before its last MCU, a restart marker
  *   that is not just where it has to be.
- * - Nothing within an MCU looks at the end of the data: there is always room for the largest MCU (MCU_BYTES), and that
- *   it took more than there was is seen behind it. What lies in that room does not matter, it can only be too much.
+ * - Nothing within an MCU looks at the end of the data: there is always room for the largest MCU (MCU_BYTES), and
+ *   after it, a check finds whether it took more than there was. The content of that room does not matter.
  */
 #include "entropy.h"
 #include "vectors.h"
@@ -31,7 +31,7 @@ struct jpeg_entropy_decoder {
     boolean (*decode_mcu)(j_decompress_ptr jpeg, JBLOCKROW *blocks);
 };
 
-/* From zigzag order. The end of a block is like a run to a place behind the 64th, and what it puts there, a 0, goes to
+/* From zigzag order. The end of a block is like a run to a place beyond the 64th, and what it puts there, a 0, goes to
  * the 64th: that is still empty, since a full block has no such end. */
 #define LAST8 63, 63, 63, 63, 63, 63, 63, 63
 #define LAST64 LAST8, LAST8, LAST8, LAST8, LAST8, LAST8, LAST8, LAST8
@@ -40,7 +40,7 @@ static const uint8_t natural[192] = {
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
     30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, LAST64, LAST64};
 
-/* What an index tells of the next bits: a step, and the numbers in it.
+/* What an index holds for the next bits: a step, and the numbers in it.
  * A step is one code with its number or two of them. Bits 0 to 5: how many bits it takes, MOST_BITS at most. 7, LONG:
  * one code, whose number the index does not hold whole. 8 to 15: how many coefficients it goes on, END more at the end
  * of a block. UNSURE, which goes on too far for any block: what is there is longer, or there is no such code.
@@ -167,7 +167,7 @@ static int next_byte(j_decompress_ptr jpeg) {
 }
 
 #ifdef PREP_WIDE
-/* Bring 64 bytes at a time, as long as there is nothing but data and zeros stuffed into it, and room for so many. */
+/* Copy 64 bytes at a time, while there is nothing but data with stuffed zeros, and room for 64. */
 __attribute__((target("avx512f,avx512bw,avx512vbmi2,popcnt"))) static uint8_t *
 fill_wide(uint8_t *at, const uint8_t *full, struct jpeg_source_mgr *source) {
     const uint8_t *from = source->next_input_byte, *const end = from + source->bytes_in_buffer;
@@ -313,7 +313,7 @@ static inline __attribute__((always_inline)) int other_coefficients(struct bits 
             const unsigned step = codes->steps[index];
             after = k + ON(step);
             if (__builtin_expect(after > 64, 0) && (after < END || after >= END + 64)) {
-                /* Not in the index; or two codes of which the second is behind this block's last coefficient. */
+                /* Not in the index; or two codes of which the second follows this block's last coefficient. */
                 refill(bits);
                 const struct found one = look_closely(codes, bits->window);
                 after = k + (unsigned)one.on;
@@ -405,7 +405,7 @@ int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg, int (*is_thei
     return jpeg->comps_in_scan > 1 || (only->h_samp_factor == 1 && only->v_samp_factor == 1);
 }
 
-/* What `kept` holds for this table, made anew if it is another one; NULL if it is none. */
+/* The codes of this table: `kept`, rebuilt if it holds another table; NULL if the table is no prefix code. */
 static const struct codes *codes_of(struct codes *kept, const JHUFF_TBL *table, int two) {
     if (table == NULL)
         return NULL;

@@ -8,7 +8,7 @@
 #define MCU_BYTES (10 * 64 * 4) /* no MCU takes more: blocks, numbers, 31 bits for a code and what belongs to it */
 #define ROOM 8192
 
-/* One Huffman table. What `steps` and `numbers` hold: entropy.c. */
+/* One Huffman table; entropy.c explains `steps` and `numbers`. */
 struct codes {
     int made;              /* whether the rest is made of `bits` and `values` */
     uint8_t bits[17];      /* how many codes there are of each length */
@@ -30,7 +30,7 @@ struct entropy {
     void (*open)(j_decompress_ptr); /* where segments lie apart, each with its marker: makes the next one the source */
     uint64_t window;              /* the next bits, left-aligned */
     int held;                     /* how many of them are no longer at `next` */
-    const uint8_t *next, *end;    /* in `room`, where stuffed zeros are taken out: the bytes behind those held */
+    const uint8_t *next, *end;    /* in `room`, where stuffed zeros are taken out: the bytes after those held */
     int is_wide;                  /* whether bytes come 64 at a time */
     int marker;                   /* which one ended them, 0 for none yet */
     unsigned restart, to_restart, restarts;        /* MCUs from marker to marker, and to the next; markers seen */
@@ -53,7 +53,7 @@ int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg, int (*is_thei
  * code. */
 int prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond);
 
-/* Give the source back, behind the last byte read. Returns whether the MCUs ended where a marker is. */
+/* Give the source back, after the last byte read. Returns whether the MCUs ended where a marker is. */
 int prep_entropy_leave(struct entropy *self, j_decompress_ptr jpeg);
 
 #endif

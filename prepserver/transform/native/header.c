@@ -1,5 +1,5 @@
 /* A JPEG's header as prepserver/transform/header.py reads it (`read_header`), number for number; in Python that takes
- * as long as all else that is not decoding. Reads nothing outside `data`; whatever is odd is the caller's to judge.
+ * as long as all else that is not decoding. Reads nothing outside `data`; the caller judges whatever is odd.
  * And whether what a record says of its JPEG is true, as prepserver/transform/segments.py finds it (`is_true`).
  */
 #include "kernels.h"
@@ -44,7 +44,7 @@ static int is_factor(unsigned number) {
     return number >= 1 && number <= 4;
 }
 
-/* Puts the header of `data` into `out`, NUMBERS of them. Returns 1, or 0 where it is none of the plain kind. */
+/* Puts the header of `data` into `out`, NUMBERS of them. Returns 1, or 0 if it is not a plain one. */
 int prep_header(const uint8_t *data, size_t size, int32_t *out) {
     size_t at = 2, frame = 0;
     if (size < 4 || size > INT32_MAX || data[0] != 0xFF || data[1] != 0xD8)
@@ -93,8 +93,7 @@ int prep_header(const uint8_t *data, size_t size, int32_t *out) {
     return 0;
 }
 
-/* The next marker at or behind `at`, or what else follows a 0xFF there but no stuffed zero; `at` is put behind it.
- * 0 for none. */
+/* The next byte other than 0 that follows a 0xFF at or after `at`, such as a marker; `at` is moved to it. 0 for none. */
 static unsigned next_marker(const uint8_t *data, size_t size, size_t *at) {
     while (*at < size) {
         const uint8_t *const mark = memchr(data + *at, 0xFF, size - *at);
@@ -127,7 +126,7 @@ size_t prep_cut(const uint8_t *data, size_t size, size_t scan_at, size_t count) 
     return after == 0xD9 ? cut : 0;
 }
 
-/* How many bytes 0xFF have something else than a stuffed zero behind them. Sums that a byte holds: for vectors. */
+/* How many bytes 0xFF are not followed by a stuffed zero. Sums that fit into a byte: for vectors. */
 static size_t count_markers(const uint8_t *data, size_t size) {
     size_t found = 0, at = 0;
     for (; size - at > 128; at += 128) {

@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 /* Columns that may be decoded beyond those asked for: to the next MCU (at most 32 pixels) and a sample of chroma on
- * either side. native/__init__.py has the same number. */
+ * either side. native/compiled.py has the same number. */
 #define MARGIN 40
 
-/* Behind the data: room for what is looked at ahead. native/__init__.py has the same number. */
+/* Room after the data for what is looked at ahead. native/compiled.py has the same number. */
 #define MARGIN_BYTES 8192
 
 /* header.c: the places of a header's numbers. */

@@ -1,4 +1,4 @@
-"""What a trial asks the kernels, and the pixels that simplejpeg and torch give for it."""
+"""The calls of a trial, and the pixels that simplejpeg and torch give for them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Question(NamedTuple):
     offset: int = 0  # where the pixels begin in `call`'s memory, if its first column is the image's column 0
     line: int = 0  # bytes from line to line
 
-    def is_answered_by(self, came: trial.Came) -> bool:
-        """Whether the pixels that came are the right ones."""
+    def is_answered_by(self, result: trial.Result) -> bool:
+        """Say whether the returned pixels are right."""
         if self.right is None:
             return True
-        if came.returned < 0 or (self.call.name == "prep_resize" and came.returned != 1):
+        if result.returned < 0 or (self.call.name == "prep_resize" and result.returned != 1):
             return False
-        begins = self.offset - (3 * came.returned if self.call.name == "prep_region" else 0)
-        image: npt.NDArray[np.uint8] = np.ndarray(self.right.shape, np.uint8, came.out, begins, (self.line, 3, 1))
+        begins = self.offset - (3 * result.returned if self.call.name == "prep_region" else 0)
+        image: npt.NDArray[np.uint8] = np.ndarray(self.right.shape, np.uint8, result.out, begins, (self.line, 3, 1))
         return np.array_equal(image, self.right)
 
 

@@ -3,8 +3,8 @@
  * Rows above the rectangle are entropy-decoded only (jpeg_skip_scanlines), columns beside it get no inverse DCT
  * (jpeg_crop_scanline), rows below are not looked at: the frame header is made to claim fewer rows, as the pure path
  * does (prepserver/transform/header.py, `extent`). Huffman decoding of the usual kind is our own (entropy.c). The
- * result counts only if libjpeg had nothing to say, nor that; on any warning or error the caller takes the pure path,
- * whose verdict holds.
+ * result counts only if neither of them complained; on any warning or error the caller takes the pure path, whose
+ * verdict holds.
  *
  * libjpeg is not linked. `prep_bind` takes its functions from the library that Pillow brings (see native/__init__.py);
  * the headers that this is compiled with need only have the same ABI, which jpeg_CreateDecompress checks once more.
@@ -66,7 +66,7 @@ struct decoder {
     jmp_buf refused;
     struct chunk chunks[4];
     int next_chunk, n_chunks;
-    struct segments *segments; /* what comes behind the chunks, for our own entropy decoding; NULL for nothing */
+    struct segments *segments; /* follow the chunks, for our own entropy decoding; NULL for none */
     JOCTET height[2];
 };
 
@@ -117,7 +117,7 @@ static size_t length_of(const uint8_t *in_index) {
     return in_index[0] | (size_t)in_index[1] << 8;
 }
 
-/* Make the next segment the source. There are as many of them as the part has; `prep_scan` has looked at their lengths. */
+/* Make the next segment the source. The part has enough of them; `prep_scan` has checked their lengths. */
 static void open_segment(j_decompress_ptr jpeg) {
     struct decoder *const self = jpeg->client_data;
     struct segments *const segments = self->segments;
@@ -318,7 +318,7 @@ void prep_use_own_entropy(int wish) {
     own_entropy = wish;
 }
 
-/* What the ways below have in common, with `self->chunks` and `self->segments` set. Returns as they do, or OTHER_WAY:
+/* Shared by the functions below, with `self->chunks` and `self->segments` set. Returns as they do, or OTHER_WAY:
  * there are segments, but libjpeg's entropy decoding is needed, which wants them joined. */
 static int decode(struct decoder *self, unsigned claimed, int left_over, unsigned width, unsigned subsamplings,
                   unsigned scale, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
@@ -426,7 +426,7 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
  * height_at:      where the two bytes of the height are.
  * claimed:        rows that the frame header is to claim; at least `bottom` times `scale`.
  * left_over:      0: this is the whole image, it must be clean to its end. 1: data may be left over before the
- *                 marker of its end. 2: the same, and that marker is to be put behind `length`.
+ *                 marker of its end. 2: the same, and that marker is to be added after `length`.
  * width:          of the image, as the caller read it.
  * subsamplings:   set of bits: for which subsamplings this may be done.
  * scale:          1, 2, 4 or 8: what the inverse DCT makes smaller.
@@ -454,8 +454,8 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
     return decode(&self, claimed, left_over, width, subsamplings, scale, top, bottom, left, right, pitch, out);
 }
 
-/* Join the segments in `work` behind the `filled` bytes that are there, and number their markers anew unless it is the
- * `whole` image. Returns how many bytes it holds then, with room to look ahead. */
+/* Join the segments in `work` after its first `filled` bytes, and renumber their markers unless it is the `whole`
+ * image. Returns how many bytes it holds then, with room to look ahead. */
 static size_t join(struct segments segments, uint8_t *work, size_t filled, int whole) {
     unsigned marks = 0;
     for (unsigned row = 0; row < segments.rows; row++) {
@@ -478,7 +478,7 @@ static size_t join(struct segments segments, uint8_t *work, size_t filled, int w
 }
 
 /* Decode a rectangle of an indexed JPEG (prepserver/protocol/packed.py), as prepserver/transform/scans.py cuts it out
- * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, behind the header and a
+ * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, after the header and a
  * frame of their size. Our own entropy decoding takes the segments from where they lie; for libjpeg's they are joined.
  * Only of a record of which `prep_is_true` holds: of another one any pixels may come.
  *
@@ -522,7 +522,7 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
     const unsigned part_top = first_unit * unit_height, part_left = first * segment_width;
     const unsigned claimed = last_row - part_top, columns = last_column - part_left;
 
-    size_t begins = 0, at = scan_at; /* the part's first segment, and the place behind what was added up */
+    size_t begins = 0, at = scan_at; /* the part's first segment, and the end of the segments so far */
     const unsigned first_segment = first_unit * across + first;
     for (unsigned k = 0; k < segments; k++) {
         const size_t length = length_of(lengths + 2 * (size_t)k);

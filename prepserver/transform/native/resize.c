@@ -6,7 +6,7 @@
  * products and sums (-ffp-contract=off). tests/unit/transform compares it with torch, and so does native/__init__.py
  * when it is loaded.
  *
- * What is gained: a mirrored image costs nothing, lines stay in the first-level cache until their columns are summed,
+ * The gain: a mirrored image costs nothing, lines stay in the first-level cache until their columns are summed,
  * and nothing but the row is written.
  *
  * The sums are here in plain C, for every CPU and as what the other two forms must equal: resize_avx2.c, resize_wide.c.
@@ -31,7 +31,7 @@ static int most_taps(int in, int out) {
     return (int)ceil(support) * 2 + 1;
 }
 
-/* Work out the weights. `within`: so that all of `stride` inputs of each output are there, if there are so many. */
+/* Work out the weights. `within`: all `stride` inputs of each output lie in the line, if it has as many. */
 static void weigh(struct axis *axis, int in, int out, int within, double *exact) {
     double scale = (double)in / out;
     double support = scale >= 1.0 ? scale : 1.0, inverse = scale >= 1.0 ? 1.0 / scale : 1.0, greatest = 0.0;
@@ -82,7 +82,7 @@ static uint8_t byte(int32_t sum, int fraction_bits) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* Four lines at once, as all forms have it: input lines in[0..3], of which up to 16 bytes behind the end are read, and
+/* Four lines at once, as all forms have it: input lines in[0..3], of which up to 16 bytes past the end are read, and
  * output lines out[0..3]. */
 static void plain_lines(const struct axis *axis, int width, int mirror, const uint8_t *const in[4],
                         uint8_t *const out[4]) {
@@ -171,7 +171,7 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
     struct wide wide;
     const int is_wide = best == AVX512 && prep_wide_order(&wide, &x, width, out_width, mirror, take(&pool, sizes[7]));
     memset(ring, 0, ring_lines * ring_pitch); /* lines not there yet have weight 0, but are read */
-    /* Reading goes up to 16 bytes behind a line's end; only behind the last line may there be nothing. */
+    /* Reading goes up to 16 bytes past a line's end, which only after the last line may be past the image. */
     memcpy(last, in + (size_t)(height - 1) * pitch, (size_t)width * 3);
     memset(last + (size_t)width * 3, 0, 32);
     int done = 0, mask = ring_lines - 1;

@@ -14,7 +14,7 @@ struct axis {
     int taps, stride, fraction_bits;
 };
 
-/* resize_avx2.c: the same sums by AVX2, which writes one byte behind an output line. */
+/* resize_avx2.c: the same sums by AVX2, which writes one byte past an output line. */
 void prep_avx2_lines(const struct axis *axis, int width, int mirror, const uint8_t *const in[4],
                      uint8_t *const out[4]);
 void prep_avx2_columns(const struct axis *axis, int i, const uint8_t *ring, int mask, size_t pitch, uint8_t *out,

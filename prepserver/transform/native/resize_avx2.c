@@ -77,7 +77,7 @@ TARGET void prep_avx2_columns(const struct axis *axis, int i, const uint8_t *rin
             _mm256_packus_epi32(_mm256_sra_epi32(s2, shift), _mm256_sra_epi32(s3, shift)));
         if (nbytes - at >= 32) {
             _mm256_storeu_si256((__m256i *)(out + at), bytes);
-        } else { /* never a byte behind the row: it is another row's */
+        } else { /* never a byte after the row: it is another row's */
             uint8_t rest[32];
             _mm256_storeu_si256((__m256i *)rest, bytes);
             memcpy(out + at, rest, nbytes - at);

@@ -2,8 +2,8 @@
  *
  * Lines go by output bytes instead of pixels. All that sixteen output bytes see mostly lies within 64 bytes of input:
  * these are loaded once, one permutation of bytes brings two taps of each output byte to their places, and one
- * instruction multiplies and adds them. What has to be put where, and the weights in that order, is worked out once for
- * all lines of an image. Mirroring is only another order.
+ * instruction multiplies and adds them. The places and the weights in that order are computed once for all
+ * lines of an image. Mirroring is only another order.
  *
  * Nothing is read outside the lines: where 64 bytes would go beyond the end of one, they begin earlier.
  */
@@ -137,7 +137,7 @@ TARGET void prep_wide_columns(const struct axis *axis, int i, const uint8_t *rin
         const __m512i bytes = _mm512_packus_epi16(
             _mm512_packus_epi32(_mm512_sra_epi32(s0, shift), _mm512_sra_epi32(s1, shift)),
             _mm512_packus_epi32(_mm512_sra_epi32(s2, shift), _mm512_sra_epi32(s3, shift)));
-        const size_t rest = nbytes - at; /* never a byte behind the row: it is another row's */
+        const size_t rest = nbytes - at; /* never a byte after the row: it is another row's */
         _mm512_mask_storeu_epi8(out + at, rest >= WIDE ? ~(__mmask64)0 : ((__mmask64)1 << rest) - 1, bytes);
     }
 }

@@ -29,7 +29,7 @@ class Call(NamedTuple):
     out_bytes: int = 0
 
 
-class Came(NamedTuple):
+class Result(NamedTuple):
     """The result of a call: the number that it returned, and the content of its `OUT`."""
 
     returned: int
@@ -40,7 +40,7 @@ class Failed(Exception):
     """The trial could not make all calls; the text says why."""
 
 
-def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[Came]]:
+def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[Result]]:
     """Make `calls`, in order, in a process of their own; `pillow` is the library from which libjpeg is taken.
 
     Returns:
@@ -70,12 +70,12 @@ def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[
     bound_to, _, rest = done.stdout.partition(b"\n")
     if len(rest) != sum(4 + call.out_bytes for call in calls):
         raise Failed("they ended too soon")
-    came, at = [], 0
+    results, at = [], 0
     for call in calls:
         (returned,) = struct.unpack_from("<i", rest, at)
-        came.append(Came(returned, rest[at + 4 : at + 4 + call.out_bytes]))
+        results.append(Result(returned, rest[at + 4 : at + 4 + call.out_bytes]))
         at += 4 + call.out_bytes
-    return bound_to, came
+    return bound_to, results
 
 
 def _text(value: bytes) -> str:

@@ -6,7 +6,7 @@
 #define PREP_WIDE /* AVX-512 is compiled for */
 #endif
 
-/* native/__init__.py has the same numbers. AVX512 stands for all that is used of it: F, BW, VL, VBMI, VBMI2, VNNI. */
+/* native/compiled.py has the same order. AVX512 stands for all that is used of it: F, BW, VL, VBMI, VBMI2, VNNI. */
 enum vectors { PLAIN_C, AVX2, AVX512 };
 
 /* The best of them that this CPU has and that is allowed. */

@@ -1,4 +1,4 @@
-"""How each op is done: a stage draws for one sample and returns a step. A file here is a stage, named as its op.
+"""How each op is done: a stage draws for one sample and returns a step. Each file here is a stage, named after its op.
 
 `prepserver.pipeline.ops` says what an op is. `Decode` and `ToLayout` have no stage: decoding comes before all stages,
 and the row that the last stage writes to has the order of the axes.

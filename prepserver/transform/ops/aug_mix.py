@@ -54,7 +54,9 @@ def _mixed(
 
 def _weights(count: int, alpha: float, draws: Draws) -> list[float]:
     parts = [_gamma(alpha, draws) for _ in range(count)]
-    return [part / (sum(parts) or 1.0) for part in parts]
+    if not any(parts):  # with a small alpha they may all round to 0: one of them outweighs all others
+        parts[draws.below(count)] = 1.0
+    return [part / sum(parts) for part in parts]
 
 
 def _gamma(shape: float, draws: Draws) -> float:

@@ -10,7 +10,7 @@ from prepserver.pipeline.ops.copy_paste import CopyPaste
 from prepserver.transform.stage import Array, Drawn, Draws, Follow, Mix, MixStage, Part
 
 _NUMBERS = 256
-"""Of objects in a mask; 0 is none."""
+"""Values that a pixel of a mask can have: 0 for no object, or the number of an object."""
 
 
 class CopyPasteStage(MixStage[CopyPaste]):

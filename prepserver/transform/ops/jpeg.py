@@ -8,11 +8,17 @@ import simplejpeg
 from PIL import Image as Picture
 
 from prepserver.pipeline.ops.jpeg import JPEG
+from prepserver.transform.errors import BadSample
 from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
+
+_LONGEST_PX = 65500
+"""Longest side that libjpeg encodes; beyond it Pillow raises an OSError, which would be taken for a shortage."""
 
 
 class JPEGStage(Stage[JPEG]):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        if max(height, width) > _LONGEST_PX:
+            raise BadSample(f"{height}x{width} pixels are too many for JPEG(), which takes {_LONGEST_PX} a side")
         low, high = self._op.quality
         return Drawn(partial(_compressed, low + draws.below(high - low + 1)), height, width)
 

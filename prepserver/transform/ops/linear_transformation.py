@@ -23,7 +23,7 @@ def _array(data: bytes, path: str) -> Array:
 
 
 class _Linear:
-    """What the files of an op hold, read once for each process while it is in use."""
+    """The arrays in the files of an op, read once per process while they are in use."""
 
     def __init__(self, op: LinearTransformation) -> None:
         self._named = op.files

@@ -1,4 +1,4 @@
-"""How `Tokenize` is done: the texts of a chunk in one call, because packages are slow to begin and fast to go on."""
+"""How `Tokenize` is done: the texts of a chunk in one call, because most of the cost is per call."""
 
 from collections.abc import Sequence
 from typing import Any

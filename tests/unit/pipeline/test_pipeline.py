@@ -313,6 +313,7 @@ def test_an_op_for_one_column_changes_that_one_only() -> None:
         (lambda: Only("left", Only("left", Grayscale())), "inner"),
         (lambda: Only("left", CenterCrop(8)), "inner"),
         (lambda: Pipeline.from_ops([CenterCrop(8), Only("right", Grayscale())], 1, COLUMNS), "pipeline[1].column"),
+        (lambda: Pipeline.from_ops([CenterCrop(8), Only("label", Grayscale())]), "pipeline[1].column"),
     ],
 )
 def test_an_op_for_one_column_says_what_it_cannot_do(only: Any, field: str) -> None:

@@ -175,7 +175,7 @@ NPZ = saved(np.savez, x=X)
         ("x.npz", zipped(NPY.replace(b"(3, 2)", b"(9, 2)")), "array 'x' does not fit into its 152 bytes"),
         ("x.safetensors", b"\xff" * 9, "its header has"),
         ("x.safetensors", (2).to_bytes(8, "little") + b"[]", "its header is not one"),
-        ("x.txt", b"", "is none of .npy, .npz, .safetensors"),
+        ("x.txt", b"", "does not end in .npy, .npz, .safetensors"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_says_the_way_out(name: str, data: bytes, said: str, tmp_path: Path) -> None:

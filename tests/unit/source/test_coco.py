@@ -215,6 +215,7 @@ def test_other_boxes_are_another_content(tmp_path: Path) -> None:
         ({"keypoints": 0}, "between 1 and 1000"),
         ({"keypoints": 2, "flip_pairs": [(0, 2)]}, "between 0 and 1"),
         ({"keypoints": 2, "flip_pairs": 3}, "a list of 2 values"),
+        ({"flip_pairs": [(0, 1)]}, "needs keypoints"),
         ({"crowd": 1}, "true or false"),
     ],
 )

@@ -167,7 +167,7 @@ def test_lists_that_name_nothing_or_lie_outside_are_refused(tmp_path: Path) -> N
         ({"split": "a/b"}, "the name of a list"),
         ({"split": ""}, "the name of a list"),
         ({"classes": []}, "a list of 1 to 256 names"),
-        ({"classes": ["a", "a"]}, "is there twice"),
+        ({"classes": ["a", "a"]}, "occurs twice"),
         ({"classes": [3]}, "the name of a class"),
     ],
 )

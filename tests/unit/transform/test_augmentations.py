@@ -17,6 +17,7 @@ from PIL import Image as Picture
 from prepserver.pipeline.affine import affine
 from prepserver.pipeline.kinds import Image, Mask
 from prepserver.pipeline.ops import (
+    JPEG,
     CenterCrop,
     Grayscale,
     Normalize,
@@ -39,7 +40,7 @@ from prepserver.pipeline.ops import (
     TrivialAugmentWide,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import RowMaker, SampleKey, make_rows, native, row_makers
+from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, native, row_makers
 from prepserver.transform.ops import stage_of
 from prepserver.transform.warp import perspective, warp, warped_points
 from tests.support.augmentations import ANY, SAME_SIZE
@@ -198,6 +199,12 @@ def test_a_choice_follows_its_weights() -> None:
     drawn = [stage.draw(9, 9, Draws(SampleKey(0, 0, n), 1)).height for n in range(300)]
     assert drawn.count(5) == 0
     assert 50 < drawn.count(6) < 100
+
+
+def test_an_image_too_long_for_a_jpeg_is_a_bad_sample() -> None:
+    pipeline = Pipeline.from_ops([JPEG(50), CenterCrop(4)])
+    with pytest.raises(BadSample, match="1x65501 pixels are too many for JPEG"):
+        rows_of(pipeline, {"image": png(np.zeros((1, 65501, 3), np.uint8)), "label": 0}, SampleKey(0, 0, 0))
 
 
 def test_only_one_image_is_erased_if_so_asked() -> None:

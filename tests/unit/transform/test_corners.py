@@ -44,7 +44,7 @@ def test_views_are_the_crops_of_torchvision(photo: Callable[..., Any], op: Any, 
 
 def test_they_need_their_views() -> None:
     for op, views in ((FiveCrop(9), 1), (TenCrop(9), 5)):
-        with pytest.raises(SpecError, match=f"must be {op.views}: {type(op).__name__} makes so many"):
+        with pytest.raises(SpecError, match=f"must be {op.views}: {type(op).__name__} makes {op.views} views"):
             Pipeline.from_ops([CenterCrop(20), op], views)
     with pytest.raises(SpecError, match="must be an op that"):
         RandomApply([FiveCrop(9)])

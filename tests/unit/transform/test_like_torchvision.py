@@ -326,5 +326,6 @@ def test_a_mix_is_a_blend_of_the_image_with_changes_of_it(photo: Photo) -> None:
     assert len({row.tobytes() for row in rows}) >= len(rows) - 2  # all of a chain's changes may be of no strength
     correlations = [np.corrcoef(row.ravel(), image.ravel())[0, 1] for row in rows]
     assert sorted(correlations)[len(rows) // 2] > 0.8
+    assert min(row_of(image, AugMix(alpha=0.001), index=n).max() for n in range(12)) > 100  # none is black
     fixed = AugMix(severity=1, chain_depth=1, all_ops=False)
     assert len({row_of(image, fixed, index=n).tobytes() for n in range(6)}) >= 4

@@ -765,12 +765,12 @@ def loaded_with(of: Callable[[Any], bool], add: int = 1) -> Iterator[tuple[Kerne
     """The kernels as they are after a trial in which the pixels `of` some questions were others, and why."""
     real = trial.make
 
-    def wrong(calls: Sequence[trial.Call], *where: str) -> tuple[bytes, list[trial.Came]]:
-        bound_to, came = real(calls, *where)
+    def wrong(calls: Sequence[trial.Call], *where: str) -> tuple[bytes, list[trial.Result]]:
+        bound_to, results = real(calls, *where)
         for place, question in enumerate(trial_questions()):
             if of(question.of):
-                came[place] = came[place]._replace(out=bytes((byte + add) % 256 for byte in came[place].out))
-        return bound_to, came
+                results[place] = results[place]._replace(out=bytes((byte + add) % 256 for byte in results[place].out))
+        return bound_to, results
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "make", wrong)

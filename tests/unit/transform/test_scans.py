@@ -23,7 +23,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, SampleKey, row_makers
 from prepserver.transform.scale import LEAST
-from prepserver.transform.scans import Part, cut
+from prepserver.transform.scans import Cutout, cut
 from prepserver.transform.stage import Box
 from tests.support.complete import needs_kernels
 from tests.support.images import make_rows
@@ -39,7 +39,7 @@ def scan_of(height: int, width: int, subsampling: str, mcus: int, lossless: bool
     return indexed(jpeg(height, width, subsampling), mcus, lossless)
 
 
-def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part:
+def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Cutout:
     whole = simplejpeg.decode_jpeg(scan.jpeg)
     part = cut(scan, top, left, height, width)
     image = simplejpeg.decode_jpeg(part.jpeg)
