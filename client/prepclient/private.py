@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -36,6 +37,16 @@ _SWEPT_AFTER_S = 600.0  # long after any daemon has taken its lock
 _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDictionary()
 """By pid: a forked child ignores its parent's entry and starts its own."""
 
+_starting = threading.RLock()  # reentrant, for signal handlers
+
+
+def _renew_lock() -> None:
+    global _starting
+    _starting = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # a thread of the parent may hold the inherited one
+
 
 def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
     """The private daemon of this process, started with these arguments if there is none. It ends with its last user.
@@ -46,22 +57,24 @@ def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Seque
         NoServer: It did not start; the text has the end of its log.
         InvalidSpec: It runs already, without one of the plug-ins or roots.
     """
-    running = _running.get(os.getpid())
-    if running is None or not running.is_alive:
-        _running[os.getpid()] = running = PrivateDaemon(workers, plugins, roots)
-    elif missing := [name for name in plugins if name not in running.plugins]:
+    with _starting:  # threads that ask at the same time share the daemon, too
+        running = _running.get(os.getpid())
+        if running is None or not running.is_alive:
+            _running[os.getpid()] = running = PrivateDaemon(workers, plugins, roots)
+            return running
+    if missing := [name for name in plugins if name not in running.plugins]:
         raise InvalidSpec(
             f"plugins = {missing}: the private daemon of this process runs already, with plugins = "
             f"{list(running.plugins)}. Name all of them for the first client, or close that client first",
             "plugins",
         )
-    elif missing := [root for root in roots if root not in running.roots]:
+    if missing := [root for root in roots if root not in running.roots]:
         raise InvalidSpec(
             f"the private daemon of this process runs already, and does not read {', '.join(missing)}: close its "
             "clients first, or begin with a client that reads from there",
             "source",
         )
-    elif running.workers != workers:
+    if running.workers != workers:
         log.warning(
             "workers = %s: the private daemon of this process runs already, with workers = %s", workers, running.workers
         )
