@@ -133,11 +133,13 @@ class _Fused:
         if self._is_refused:
             return False
         try:
-            for tensor in (out, rows, drawn):
+            # Other tensors over the same memory: the marks stay on them, and `out` reaches the user's own torch.compile.
+            tensors = [tensor.detach() for tensor in (out, rows, drawn)]
+            for tensor in tensors:
                 _torch._dynamo.maybe_mark_dynamic(tensor, 0)  # or a short last batch would be compiled separately
             if self._compiled is None:
                 self._compiled = torch.compile(self._compute, fullgraph=True)
-            self._compiled(out, rows, drawn)
+            self._compiled(*tensors)
         except Exception as e:  # noqa: BLE001 - compilers fail in many ways
             self._is_refused = True
             why = f"{type(e).__name__}: {e}".splitlines()[0]
