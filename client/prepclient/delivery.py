@@ -222,10 +222,18 @@ class Delivery(Generic[E]):
             self._free.append(self._waiting.popleft().slot)
 
     def close(self) -> list[int]:
-        """Accepts no more batches, and drains. Idempotent."""
+        """Accepts no more batches, and drains. Idempotent.
+
+        What the copies' stream does from now on follows the consumer's reads, so the device may reuse the slots' memory
+        on that stream.
+        """
         if self._closed:
             return []
         self._closed = True
         freed = self.drain()
         self.discard()
+        self.advance()
+        for slot in self._free:
+            if slot.consumed is not None:
+                self._events.copies_wait(slot.consumed)
         return freed

@@ -109,9 +109,7 @@ class DeviceStage:
             self._allocate(self.delivery.slots)
         self._lends = zero_copy and all(finisher.is_plain for _, finisher in self._views)
         self._pid = os.getpid()
-        self._end = weakref.finalize(
-            self, _retire, self._pid, self.engine, self._buffers, (self.delivery, self._staging)
-        )
+        self._end = weakref.finalize(self, _retire, self._pid, self.engine, self._buffers, self.delivery, self._staging)
 
     def _allocate(self, slots: int) -> None:
         n = self._max_batch
@@ -228,10 +226,13 @@ _of_parents: list[object] = []
 """Kept alive in a forked child, because the end of an event, a stream or page-locked memory calls CUDA."""
 
 
-def _retire(pid: int, engine: Engine[Any], buffers: list[torch.Tensor], others: object) -> None:
+def _retire(
+    pid: int, engine: Engine[Any], buffers: list[torch.Tensor], delivery: Delivery[Any], staging: list[torch.Tensor]
+) -> None:
     """Ends a stage of process `pid`; also runs when it is dropped without `close`."""
     if os.getpid() != pid:
-        _of_parents.append((engine, buffers, others))
+        _of_parents.append((engine, buffers, delivery, staging))
         return
+    delivery.close()
     for buffer in buffers:
         engine.retire(buffer)

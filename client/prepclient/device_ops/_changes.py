@@ -151,17 +151,20 @@ class Warps:
         256ths.
         """
         height, width = self._size
-        # Doubles, and a kernel for each operation: as `prepserver.transform.warp` has it, to the bit.
-        seen = torch.tensor(self._matrices, dtype=torch.float64, device=self._device)
+        # Doubles, one operation at a time: as `prepserver.transform.warp` has it, to the bit.
+        seen = torch.tensor(self._matrices, dtype=torch.float64, device="cpu")
         a, b, c, d, e, f, *_ = seen.T.reshape(-1, len(seen), 1, 1)
-        x = torch.arange(width, dtype=torch.float64, device=self._device) + 0.5
-        y = (torch.arange(height, dtype=torch.float64, device=self._device) + 0.5).unsqueeze(1)
+        x = torch.arange(width, dtype=torch.float64, device="cpu") + 0.5
+        y = (torch.arange(height, dtype=torch.float64, device="cpu") + 0.5).unsqueeze(1)
         across, down = a * x + (b * y + c), d * x + (e * y + f)
-        inside = (across >= 0.0) & (across < width) & (down >= 0.0) & (down < height)
+        found = [(across >= 0.0) & (across < width) & (down >= 0.0) & (down < height)]
         if self._is_nearest:
-            return inside, down.to(torch.int32), across.to(torch.int32)
-        rows, columns = (((at - 0.5) * 256.0 + 0.5).floor_().to(torch.int32) for at in (down, across))
-        return inside, rows >> 8, columns >> 8, rows & 255, columns & 255
+            found += [down.to(torch.int32), across.to(torch.int32)]
+        else:
+            rows, columns = (((at - 0.5) * 256.0 + 0.5).floor_().to(torch.int32) for at in (down, across))
+            found += [rows >> 8, columns >> 8, rows & 255, columns & 255]
+        # Made on the host: the copy blocks until it is done, so clients on other streams may read the result, too.
+        return tuple(each.to(self._device) for each in found)
 
     def __call__(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """As `Change`."""
