@@ -259,9 +259,12 @@ class Attachment:
             self.start = self.place
             self.detach()
         self.come()  # again, after an error of the transport
-        # No context manager: an exception at its end would keep this frame, and with it lent memory.
         threads = stop_threads()
-        step = self._step()
+        try:
+            step = self._step()
+        except BaseException:  # no `finally`: an exception in it would keep this frame, and with it lent memory
+            resume_threads(threads)
+            raise
         resume_threads(threads)
         return step
 

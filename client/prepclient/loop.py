@@ -185,7 +185,8 @@ class Loop:
         return render(self.totals, self._parts(), self._about_job().get("verdict"))
 
     def begin_timeline(self, timeline: Timeline) -> None:
-        """Records the next steps."""
+        """Records the next steps; a recording under way ends here."""
+        self.end_timeline()
         self._timeline = timeline
 
     def end_timeline(self) -> None:

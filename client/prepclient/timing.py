@@ -64,11 +64,14 @@ def progress(train: PrepClient, epochs: int) -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                TextColumn("{task.fields[speed]}"))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        more = train._loop.headspace.extra  # in the first epoch only
-        task = bar.add_task("", total=epochs * (len(train) - more) + more, speed="")
+        task = bar.add_task("", total=None, speed="")
         for number in range(1, epochs + 1):
+            batches: Any = iter(train)
+            if number == 1:  # may be the rest of an epoch, and only this one has replays for `headspace`
+                later = (epochs - 1) * (len(train) - train._loop.headspace.extra)
+                bar.update(task, total=len(batches) + later)
             bar.update(task, description=f"epoch {number}/{epochs}")
-            for batch in train:
+            for batch in batches:
                 yield batch
                 del batch  # so that its memory is free for the next one
                 now = train._loop.totals
