@@ -133,7 +133,7 @@ class _Fused:
         if self._is_refused:
             return False
         try:
-            # Other tensors over the same memory: the marks stay on them, and `out` reaches the user's own torch.compile.
+            # The marks go on aliases, because the user may give `out` to another compiled model.
             tensors = [tensor.detach() for tensor in (out, rows, drawn)]
             for tensor in tensors:
                 _torch._dynamo.maybe_mark_dynamic(tensor, 0)  # or a short last batch would be compiled separately
