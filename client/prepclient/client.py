@@ -108,7 +108,7 @@ class PrepClient(Turns):
         seed: The seed of order and augmentation. The same seed gives the same bytes.
         drop_last: Drop the rows at the end of an epoch that do not fill a batch in every rank.
         sharding: The part of the samples that this process reads. None takes rank and world size from torch.distributed
-            or the launcher (torchrun), or reads all samples.
+            or the launcher (torchrun); a single process reads all samples.
         joining: How this job shares a running stream with other jobs: where an epoch may begin, and which job waits.
             None takes the defaults of `Joining`.
         device: Where batches go. None or ``"cpu"`` gives host tensors; ``"cuda[:i]"`` copies batches to the GPU ahead
@@ -433,7 +433,7 @@ class PrepClient(Turns):
         at, (place, began, listing, device_ops) = self._attachment, read_state(state, self.spec.digest)
         if device_ops != self._device_ops:
             log.warning(
-                "the state was taken with other device_ops: this job continues with the same rows and its own device_ops"
+                "the state was taken with other device_ops: this job continues with the same rows, but its own ops"
             )
         at.detach()
         at.start, at.began, at.listing = place, began, listing
