@@ -154,9 +154,7 @@ class Attachment:
         try:
             self.feed = self._make_feed(start)
         except InvalidSpec as e:
-            if (
-                e.field == "position" and self.listing is not None
-            ):  # it is of another listing; this one has fewer samples
+            if e.field == "position" and self.listing is not None:  # the listing is another one, with fewer samples
                 raise self._changed(self._spec.source.place, f"{self.listing.samples} samples, and now {e}") from e
             raise
         parts: list[Any] = [self.feed]
@@ -210,10 +208,8 @@ class Attachment:
         if began != self.began:
             log.info(
                 "epoch %d begins at position %d; Joining(start=%d) gives the same order again",
-                start.epoch,
-                epoch_start,
-                began,
-            )
+                start.epoch, epoch_start, began,
+            )  # fmt: skip
         self.began = began
 
     def _check_listing(self, now: Listing) -> None:

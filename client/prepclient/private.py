@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import prepserver
 from prepclient.errors import InvalidSpec, NoServer
@@ -37,15 +37,9 @@ _SWEPT_AFTER_S = 600.0  # by then, every daemon that runs has taken its lock
 _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDictionary()
 """By pid: a forked child ignores its parent's entry and starts its own."""
 
-_starting = threading.RLock()  # reentrant, for signal handlers
-
-
-def _renew_lock() -> None:
-    global _starting
-    _starting = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)  # a thread of the parent may hold the inherited one
+_starting: dict[int, Any] = {}
+"""Locks by pid, because a thread of the parent may hold the one that a forked child inherits. They are reentrant for
+signal handlers."""
 
 
 def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
@@ -57,7 +51,7 @@ def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Seque
         NoServer: It did not start; the text has the end of its log.
         InvalidSpec: One runs already, without one of the plug-ins or roots.
     """
-    with _starting:  # threads that ask at the same time share the daemon, too
+    with _starting.setdefault(os.getpid(), threading.RLock()):  # threads that ask at the same time share the daemon
         running = _running.get(os.getpid())
         if running is None or not running.is_alive:
             _running[os.getpid()] = running = PrivateDaemon(workers, plugins, roots)

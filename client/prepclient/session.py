@@ -60,9 +60,9 @@ class Handed(NamedTuple):
 class Session:
     """The next batch, the rows that are ready, and the rows to release, of one attachment.
 
-    Two places advance along the line of batches. Those before the first place are staged: a copy to a GPU is under way,
-    or a view was made. Those before the second place, `handed`, have reached the training loop; checkpoints hold this
-    place. There are more than 15 public members because most of them are one number of that line.
+    Two places advance along the line of batches. Up to the first, batches have been staged: a copy to a GPU was
+    submitted, or a view made. Up to the second, `handed`, the training loop has received them; checkpoints hold it.
+    There are more than 15 public members because most of them are one number of that line.
 
     Args:
         samples: Samples of the source.
