@@ -161,7 +161,7 @@ def test_closing_waits_for_the_copies_and_ends_everything() -> None:
 
 
 @pytest.mark.parametrize("is_in_hand", [True, False])
-def test_memory_of_a_closed_delivery_is_reused_after_the_last_read(is_in_hand: bool) -> None:
+def test_a_closed_deliverys_memory_is_reused_after_the_last_read(is_in_hand: bool) -> None:
     """Also if the consumer read on a stream that is not current any more at the end."""
     device, delivery, _ = started(batches=1)
     done: list[str] = []
