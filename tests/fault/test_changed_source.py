@@ -106,7 +106,9 @@ def test_a_state_of_other_samples_says_how_to_restart_its_epoch(
         state = client.state_dict()
         change(tree)
         client.load_state_dict(state)
-        with pytest.raises(SourceChanged, match=r"leave out load_state_dict and call set_epoch\(1\) to begin epoch 1 again"):
+        with pytest.raises(
+            SourceChanged, match=r"leave out load_state_dict and call set_epoch\(1\) to begin epoch 1 again"
+        ):
             next(iter(client))
     with PrepClient(tree, OPS, inline=True, **SPEC) as fresh:
         fresh.set_epoch(state["epoch"])
