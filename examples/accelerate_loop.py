@@ -2,8 +2,8 @@
 
     pip install accelerate; prepserver start -d; accelerate launch examples/accelerate_loop.py
 
-One daemon serves all processes; `workers=2` starts one where none runs, which is for a single process.
-PrepClient knows its rank from torch.distributed, reads its part only, and hands out tensors on the device.
+One daemon serves all processes. For a single process, `workers=2` starts one if none runs. PrepClient takes its rank
+from torch.distributed, reads only its part, and hands out tensors on the device.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
 
 
 def make_train(job: str) -> PrepClient:
-    """The same arguments before and after, except for what may change: job, batch size, workers, ranks."""
+    """The same arguments before and after; only job, batch size, workers and ranks may change."""
     source, ops = SyntheticImages(96, size=64), [RandomResizedCrop(32)]
     return PrepClient(source, ops, batch_size=16, shuffle=True, seed=7, fields=("image", "index"), job=job, workers=2)
 
 
 def main() -> None:
-    """Stops after two batches of the second epoch, and goes on from the file."""
+    """Stops after two batches of the second epoch, and continues from the file."""
     model, file, seen = nn.Linear(3 * 32 * 32, 10), io.BytesIO(), []
     with make_train("first") as train:
         for _ in train:

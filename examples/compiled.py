@@ -1,8 +1,8 @@
-"""torch.compile: rows have one shape, so with `drop_last` the model is compiled once.
+"""torch.compile: with `drop_last` all batches have one shape, so the model is compiled only once.
 
     python examples/compiled.py
 
-On a GPU torch compiles with Triton. On the CPU that would need a C++ compiler, so this takes the graphs as they are.
+On a GPU torch compiles with Triton. On the CPU it would need a C++ compiler, so there the graphs are only traced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main() -> None:
-    """Two epochs; a batch of another shape in the second would be an error."""
+    """Two epochs; a batch of another shape would be an error."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1000)).to(DEVICE)
     step = torch.compile(model, fullgraph=True, backend="inductor" if DEVICE == "cuda" else "aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -31,7 +31,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                torch.compiler.set_stance("fail_on_recompile")  # from the first step on
+                torch.compiler.set_stance("fail_on_recompile")  # from the second step on
             print(f"epoch {epoch}: {len(train)} batches, loss {loss.item():.2f}")
     torch.compiler.set_stance("default")
 

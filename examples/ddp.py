@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/ddp.py
 
-Rank and world size come from torch.distributed. All ranks name the same job, and one daemon per machine serves them:
-`prepserver start -d` before torchrun.
+Rank and world size come from torch.distributed. All ranks give the same job name, and one daemon per machine serves
+them: run `prepserver start -d` before torchrun.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradient accumulation: a step of the optimizer for every four batches.
+"""Gradient accumulation: one step of the optimizer for every four batches.
 
 python examples/gradient_accumulation.py
 """
@@ -15,7 +15,7 @@ EVERY = 4
 
 
 def main() -> None:
-    """Two epochs. The last batches of an epoch make a step of their own, even if they are fewer."""
+    """Two epochs. The last batches of an epoch make a step even if they are fewer."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1000)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train = PrepClient(

@@ -1,8 +1,8 @@
-"""The Trainer of Hugging Face's transformers: `get_train_dataloader` returns the PrepClient.
+"""The Trainer of Hugging Face's transformers: `get_train_dataloader` returns a PrepClient's batches.
 
     pip install transformers accelerate; python examples/hf_trainer.py
 
-The Trainer calls the model with the batch as keywords, so `Named` gives the columns the model's names.
+The Trainer passes a batch to the model as keyword arguments, so `Named` gives the columns the names that these have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
 
 
 class Model(nn.Module):
-    """Takes keywords and returns its loss first, as the models of transformers do."""
+    """Takes keyword arguments and returns the loss first, as the models of transformers do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Model(nn.Module):
 
 
 class Named:
-    """Batches as keywords; the length tells the Trainer how many steps an epoch has."""
+    """Batches as keyword arguments; the length tells the Trainer how many steps an epoch has."""
 
     def __init__(self, train: PrepClient) -> None:
         self.train = train

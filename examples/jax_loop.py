@@ -1,9 +1,9 @@
-"""A training loop of JAX: batches arrive as its arrays, already mixed and normalized.
+"""A training loop in JAX: batches arrive as JAX arrays, already mixed and normalized.
 
     pip install jax
     python examples/jax_loop.py
 
-Put your own dataset in the place of `SyntheticImages`, such as `ImageFolder("/data/train")`.
+Replace `SyntheticImages` by your own dataset, such as `ImageFolder("/data/train")`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Params = dict[str, jax.Array]
 
 
 def loss_of(params: Params, images: jax.Array, weights: jax.Array) -> jax.Array:
-    """Cross entropy of a small convolution, for weights of classes."""
+    """Cross entropy of a small convolutional network, for soft labels."""
     features = jax.lax.conv_general_dilated(
         images, params["filters"], (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )

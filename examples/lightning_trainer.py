@@ -1,8 +1,8 @@
-"""Lightning: PrepClient goes to the Trainer in a DataLoader's place, and its position into Lightning's checkpoints.
+"""Lightning: the Trainer takes a PrepClient in a DataLoader's place, and saves its position in checkpoints.
 
     pip install lightning; python examples/lightning_trainer.py
 
-Rows arrive on the device and in this rank's part, so Lightning has nothing to move and no sampler to put in.
+Batches arrive on the device and hold this rank's part, so Lightning moves nothing and adds no sampler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Classifier(lightning.LightningModule):
-    """Any module of Lightning's."""
+    """A LightningModule like any other."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Mixed precision with channels_last: rows travel as uint8, and become normalized bfloat16 on the device.
+"""Mixed precision with channels_last: rows are copied as uint8, and become normalized bfloat16 on the device.
 
 python examples/mixed_precision.py
 """

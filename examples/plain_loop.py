@@ -2,7 +2,7 @@
 
     python examples/plain_loop.py
 
-Put your own dataset in the place of `SyntheticImages`, such as `ImageFolder("/data/train")`.
+Replace `SyntheticImages` by your own dataset, such as `ImageFolder("/data/train")`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Dataset of your own: rows of numbers and small pictures from one file, and a private daemon whose workers read it.
+"""A Dataset of your own: small pictures and rows of numbers from one file, read by the workers of a private daemon.
 
 python examples/plugin_dataset.py
 """
@@ -15,7 +15,7 @@ from prepclient import Plugin, PrepClient, RandomHorizontalFlip, kinds
 
 
 class Measurements:
-    """Samples of an .npz file: a map-style Dataset, as torch's. It is made once in each worker.
+    """A map-style Dataset, as torch has it, over an .npz file. Each worker makes it once.
 
     Args:
         path: The file.
@@ -29,7 +29,7 @@ class Measurements:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """The sample: what it holds depends on the index only."""
+        """One sample, which must depend on the index only."""
         return {
             "image": self._pictures[index],  # (32, 32, 3), uint8
             "reading": self._readings[index],  # (8,), float32
@@ -38,10 +38,10 @@ class Measurements:
 
 
 prepserver_sources = {"measurements": Measurements}
-"""What this module offers: the names that specs use."""
+"""What this module offers, by the names that specs use."""
 
 COLUMNS = {"image": kinds.Image(size=(32, 32)), "reading": kinds.Array((8,), "float32"), "label": kinds.Label()}
-"""What each sample holds. Client and daemon check the pipeline by it before anything is read."""
+"""What each sample holds. Client and daemon check the pipeline against it before anything is read."""
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""An op of your own: speckle noise, and a private daemon whose workers do it.
+"""An op of your own: speckle noise, applied by the workers of a private daemon.
 
     python examples/plugin_op.py
 
-The same file is script and plug-in: it is imported by its name, so its folder must be one that Python looks in, as the
-folder of a script is.
+This file is both the script and the plug-in. The plug-in is imported by its name, so its folder must be on Python's
+path, as the folder of a script is.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from prepclient import PluginOp, PrepClient, RandomResizedCrop, SyntheticImages
 
 
 def speckle(image: np.ndarray[Any, np.dtype[np.uint8]], rng: np.random.Generator, strength: float = 0.1) -> Any:
-    """Multiply each pixel by a random factor.
+    """Multiplies each pixel by a random factor.
 
     Args:
         image: (H, W, C), uint8. It may be written to.
-        rng: Of this sample, this epoch and this place in the pipeline: the only randomness that an op may use.
+        rng: The generator for this sample, epoch and place in the pipeline. An op may use no other randomness.
         strength: Standard deviation of the factor.
 
     Returns:
-        An image of the same shape and dtype, for nothing else is declared.
+        An image of the same shape and dtype, because the op declares no other.
     """
     factors = rng.normal(1.0, strength, image.shape[:2])[:, :, None]
     return np.clip(np.rint(image * factors), 0, 255).astype(np.uint8)
 
 
 prepserver_ops = {"speckle": speckle}
-"""What this module offers: the names that specs use."""
+"""What this module offers, by the names that specs use."""
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""A sweep over learning rates: several jobs read one pass, so each sample is decoded once for all of them.
+"""A sweep over learning rates: several jobs share one pass, so each sample is decoded once for all of them.
 
     python examples/sweep.py
 
-Here the jobs are threads, to fit into one file; as processes (on one GPU or several) they share in the same way, as
-long as source, order, seed and ops are equal and one daemon serves them.
+Here the jobs are threads, to fit into one file. Processes, on one GPU or several, share in the same way, as long as
+source, order, seed and ops are the same and one daemon serves them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RATES = (0.01, 0.03, 0.1)
 
 
 def run(rate: float, begin: threading.Barrier, found: dict[float, tuple[float, float]]) -> None:
-    """One job of the sweep: loss and sharing factor."""
+    """One job of the sweep; puts its loss and sharing factor into `found`."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1000))
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     train = PrepClient(
@@ -36,7 +36,7 @@ def run(rate: float, begin: threading.Barrier, found: dict[float, tuple[float, f
                 loss.backward()
                 optimizer.step()
         found[rate] = loss.item(), train.stats()["sharing_factor"]
-        begin.wait()  # the last one leaves with the others
+        begin.wait()  # all leave together
 
 
 def main() -> None:

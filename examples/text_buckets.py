@@ -1,4 +1,4 @@
-"""Text in buckets: words to numbers, truncated, and each batch of similar lengths padded to its longest sample.
+"""Text in buckets: words become numbers, and each batch has texts of similar length, padded to the longest.
 
     python examples/text_buckets.py
 
@@ -20,7 +20,7 @@ WORDS = ["<pad>", "<unk>", *("ba", "ae", "ioa", "strk", "ou", "plnt", "ei", "gor
 
 
 def write_data(folder: Path) -> None:
-    """Writes sentences of 1 to 60 words with their labels, and the vocabulary, a word a line."""
+    """Writes sentences of 1 to 60 words with their labels, and the vocabulary, one word per line."""
     draw = random.Random(0)
     with open(folder / "train.jsonl", "w") as file:
         for _ in range(960):
@@ -32,7 +32,7 @@ def write_data(folder: Path) -> None:
 
 
 def main() -> None:
-    """An epoch of each."""
+    """One epoch of the dataset as it is stored, and one in buckets."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder)

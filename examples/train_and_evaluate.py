@@ -1,4 +1,4 @@
-"""Training with an evaluation after each epoch: two streams, and the daemon's workers serve whichever waits.
+"""Training with an evaluation after each epoch: two streams, served by the same workers as each needs them.
 
 python examples/train_and_evaluate.py
 """
@@ -15,7 +15,7 @@ PHOTOS = SyntheticImages(250, size=96, num_classes=10)
 
 
 def main() -> None:
-    """Two epochs. `Split` takes one photo of five for the evaluation; the short last batch of it counts, too."""
+    """Two epochs. `Split` holds out one photo of five for the evaluation, which includes its short last batch."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = model.append(nn.Linear(8, 10)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

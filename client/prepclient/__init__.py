@@ -1,4 +1,4 @@
-"""prepclient replaces a DataLoader: its batches come from a prepserver daemon.
+"""prepclient takes the place of a DataLoader: its batches come from a prepserver daemon.
 
 ```python
 from prepclient import ImageFolder, PrepClient, RandomHorizontalFlip, RandomResizedCrop
@@ -41,8 +41,8 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline import ops as _ops
 from prepserver.pipeline import sources as _sources
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.ops import *  # noqa: F403 -- all ops that there are
-from prepserver.pipeline.sources import *  # noqa: F403 -- all sources that there are
+from prepserver.pipeline.ops import *  # noqa: F403 -- all ops
+from prepserver.pipeline.sources import *  # noqa: F403 -- all sources
 
 __all__ = [
     "BadSampleError", "BatchTimeout", "CutMix", "DeviceUnavailable", "ForkedClient", "InvalidSpec", "Joining",

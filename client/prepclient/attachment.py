@@ -1,4 +1,4 @@
-"""The life of an attachment: it attaches, detaches, keeps its place, and returns after a restart of its daemon."""
+"""An attachment: it attaches, detaches, keeps its place, and comes back after a restart of its daemon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RETRY_MOST_S = 0.2  # asking costs one connect
 
 
 class Attachment:
-    """A place on a stream of rows; while attached, also a session, its feed and its stage, replaced at each change."""
+    """A place on a stream of rows. While attached it has a session, a feed and a stage, new ones at each attachment."""
 
     def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
         self._spec = spec
@@ -45,12 +45,12 @@ class Attachment:
         self._goes_on_at = -1  # how many batches were handed out when `goes_on` was set
         self.began: int | None = None  # ``start`` of `PrepClient.stats`
         self.listing: Listing | None = None  # the listing whose samples `start` counts
-        self._pid = os.getpid()  # process that attached
+        self._pid = os.getpid()  # the process that attached
         self._private = running_daemon(service.workers, service.plugins, spec.source.stores)
         self._was_served = False
-        self._leave: weakref.finalize[[int, list[Any]], Attachment] | None = None  # also runs without a `close`
-        self._begun: Handed | None = None  # where the last step began; it failed if `handed` is still this
-        self._past = Totals()  # of earlier attachments
+        self._leave: weakref.finalize[[int, list[Any]], Attachment] | None = None  # runs without a `close`, too
+        self._begun: Handed | None = None  # where the last step began; if `handed` is still this one, the step failed
+        self._past = Totals()  # totals of earlier attachments
 
     @property
     def totals(self) -> Totals:
@@ -59,9 +59,9 @@ class Attachment:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a loop continues here, even in the middle of an epoch: until it gets a batch, however often it asks.
+        """Whether the next `iter` continues the epoch instead of beginning another one. Ends with the next batch.
 
-        Frameworks call `iter` and drop the iterator, to see whether it works.
+        It does not end with `iter`: frameworks call `iter` and drop the iterator, to see whether it works.
         """
         return self._goes_on_at == self.totals.batches
 
@@ -108,7 +108,7 @@ class Attachment:
         return self.session
 
     def _await_start(self, missing: NoServer | ServerGone) -> None:
-        """Waits up to `connect_s` for a starting daemon: no socket, nobody listens, or it ends in mid-question."""
+        """Waits up to `connect_s` for a daemon that is starting, if `missing` says that none was there."""
         if not isinstance(missing.__cause__, FileNotFoundError | ConnectionError):
             raise missing
         wait_s, searched = self.service.connect_s, " or ".join(map(str, places(self.service.runtime_dir)))
@@ -117,11 +117,11 @@ class Attachment:
         try:
             self._attach_within(wait_s)
         except NoServer as e:
-            # From nothing: sixty lines of how each attempt failed would hide these.
+            # `from None`: sixty lines about each failed attempt would hide this message.
             raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from None
 
     def _come_back(self, gone: PrepClientError) -> None:
-        """Waits until the daemon is back, and goes on at the next batch; raises `ServerGone` after `reconnect_s`."""
+        """Waits until the daemon is back, and attaches at the next batch; raises `ServerGone` after `reconnect_s`."""
         wait_s = self.service.reconnect_s
         if wait_s <= 0:
             raise gone
@@ -131,10 +131,10 @@ class Attachment:
             self._attach_within(wait_s)
         except (NoServer, ServerGone):
             raise ServerGone(f"{gone}; none came back within reconnect_s = {wait_s:g}") from None
-        log.warning("the daemon is back after %.1f s; going on where it stopped", time.monotonic() - began_s)
+        log.warning("the daemon is back after %.1f s; continuing with the next batch", time.monotonic() - began_s)
 
     def _attach_within(self, wait_s: float) -> None:
-        """Attaches as soon as there is a daemon; raises `NoServer` or `ServerGone` if there is none at the deadline."""
+        """Attaches as soon as a daemon listens; raises `NoServer` or `ServerGone` if none does within `wait_s`."""
         deadline_s = time.monotonic() + wait_s
         pause_s = _RETRY_FIRST_S
         while True:
@@ -154,7 +154,7 @@ class Attachment:
         try:
             self.feed = self._make_feed(start)
         except InvalidSpec as e:
-            if e.field == "position" and self.listing is not None:  # of another listing: this one ends before it
+            if e.field == "position" and self.listing is not None:  # the listing is another one, with fewer samples
                 raise self._changed(self._spec.source.place, f"{self.listing.samples} samples, and now {e}") from e
             raise
         parts: list[Any] = [self.feed]
@@ -193,7 +193,7 @@ class Attachment:
             return ServedFeed(runtime_dir, self._spec, start, service, progress, map_rows or Rows.map)
 
     def _warn_of_ranks(self) -> None:
-        """Logs once that a private daemon of one process would wait for the ranks of others."""
+        """Warns once that the private daemon of one process waits for ranks that other processes run."""
         shape, local = self._spec.shape, self._spec.local_ranks
         ranks = shape.world_size if local is None else local[1]
         if ranks > 1 and self._private is None:
@@ -207,12 +207,13 @@ class Attachment:
         began = epoch_start - start.epoch * self._spec.shape.shard.positions(samples)
         if began != self.began:
             log.info(
-                "epoch %d begins at position %d: Joining(start=%d) asks for that again", start.epoch, epoch_start, began
-            )
+                "epoch %d begins at position %d; Joining(start=%d) gives the same order again",
+                start.epoch, epoch_start, began,
+            )  # fmt: skip
         self.began = began
 
     def _check_listing(self, now: Listing) -> None:
-        """Raises `SourceChanged` if `start` means nothing in a listing: a position counts the samples of one only."""
+        """Raises `SourceChanged` if `start` is a position in another listing, whose samples it counts."""
         was, place, start = self.listing, self._spec.source.place, self.start
         if was is not None and not was.agrees(now):
             numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
@@ -227,12 +228,12 @@ class Attachment:
         epoch = self.start.epoch
         return SourceChanged(
             f"{what} has changed since epoch {epoch} of this job began, or is another one: it had {numbers}. To resume "
-            f"at the same place, restore the dataset; to use the new one, call set_epoch({epoch + 1}), or begin "
-            f"without load_state_dict and call set_epoch({epoch}) to restart epoch {epoch}"
+            f"at the same place, restore the dataset; to use the new one, call set_epoch({epoch + 1}), or leave out "
+            f"load_state_dict and call set_epoch({epoch}) to begin epoch {epoch} again"
         )
 
     def detach(self) -> None:
-        """Detaches; the next attachment begins at `start`."""
+        """Detaches; the next attachment begins at `start`, which the caller sets."""
         self._past = self.totals
         self.session = self._stage = self.feed = None
         leave, self._leave = self._leave, None
@@ -244,7 +245,7 @@ class Attachment:
         self.start = self.place
         self.detach()
         self._staging.close()
-        self._private = None  # it ends with the last client that uses it
+        self._private = None  # the daemon ends with the last client that holds it
         self._was_served = False
 
     # -- one step ---------------------------------------------------------------------------------------
@@ -258,10 +259,13 @@ class Attachment:
         if self.session is not None and self.session.handed is self._begun:
             self.start = self.place
             self.detach()
-        self.come()  # again, after an error of the transport
-        # No context manager: an exception at its end would keep this frame, and with it lent memory.
+        self.come()  # needed after an error, too
         threads = stop_threads()
-        step = self._step()
+        try:
+            step = self._step()
+        except BaseException:  # no `finally`: an exception in it would keep this frame, and with it lent memory
+            resume_threads(threads)
+            raise
         resume_threads(threads)
         return step
 
@@ -280,14 +284,14 @@ class Attachment:
                 raise
 
     def _detach_in_epoch(self) -> None:
-        """Detaches after an error; the next use attaches again at the same sample."""
+        """Detaches after an error; the next use attaches at the same batch."""
         self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
 
 
 def _leave(pid: int, parts: list[Any]) -> None:
-    """Closes a stage, if there is one, and then its feed. A forked child does not touch its parent's device."""
+    """Closes the stage, if there is one, and then the feed. A forked child does not touch its parent's device."""
     with contextlib.ExitStack() as closing:
         for part in parts if os.getpid() == pid else parts[:1]:
             closing.callback(part.close)

@@ -1,7 +1,7 @@
-"""How an op is done on a batch: the host draws for each row, and tensors on any device follow.
+"""What an op on a batch is: the host draws numbers for each row, and tensors on any device are computed with them.
 
-An op of a batch computes with images (n, C, H, W), whatever a pipeline stores: a `FloatOp` in float32, together with
-its neighbours, a `ByteOp` alone. What it draws is a few numbers for each row, which travel with the batch's small
+Ops see images as (n, C, H, W), in whichever layout they are stored. A `FloatOp` computes in float32 and can be fused
+with its neighbours; a `ByteOp` runs alone. The few numbers per row that an op draws travel with the batch's small
 fields.
 """
 
@@ -20,16 +20,16 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
 
 FIRST = 1 << 16
-"""Place of the first op of a batch. No op of a pipeline has it, so the two draw different numbers."""
+"""Place of the first op on a batch. It is beyond all ops of a pipeline, so the two draw different numbers."""
 
 Numbers = npt.NDArray[np.float64]
 OpT = TypeVar("OpT", bound=Op)
 
 
 class RowDraws:
-    """Random numbers for each row of a batch, by the same keys as those of a pipeline's ops.
+    """Random numbers for each row of a batch, from the same keys as those of a pipeline's ops.
 
-    Of each row, `passes` has the number of complete passes before it, and `indices` its sample.
+    For each row, `passes` has the number of complete passes before it, and `indices` the index of its sample.
     """
 
     def __init__(self, seed: int, passes: Sequence[int], indices: Sequence[int], place: int, view: int) -> None:
@@ -40,26 +40,26 @@ class RowDraws:
         return len(self._keys)
 
     def uniform(self, block: int = 0, rows: Sequence[int] | None = None) -> Numbers:
-        """Eight numbers in [0, 1) for each row, or each of `rows`: shape (rows, 8). Each block has other numbers."""
+        """Eight numbers in [0, 1) for each row, or for each of `rows`: (rows, 8). Each `block` has other numbers."""
         keys = self._keys if rows is None else [self._keys[row] for row in rows]
         return self._of(keys, self._view, block)
 
     def of_batch(self) -> list[float]:
-        """Eight numbers in [0, 1) for the batch: its first row's, the same for all views."""
+        """Eight numbers in [0, 1) for the whole batch, from its first row; the same for all views."""
         numbers: list[float] = self._of(self._keys[:1], 0, 0)[0].tolist()
         return numbers
 
     def _of(self, keys: Sequence[SampleKey], view: int, block: int) -> Numbers:
         place = place_of(self._place, view)
         words = np.frombuffer(b"".join(eight_words(key, place, block) for key in keys), "<u8")
-        numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as `Draws.uniform` of a worker's stage
+        numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as in `Draws.uniform` of a worker
         return numbers.reshape(len(keys), 8)
 
 
 class BatchOp(ABC, Generic[OpT]):
-    """An op of a batch: `op` has its parameters, `image` is what is known of the images before it."""
+    """How an op is done on a batch: `op` has its parameters, `image` describes the images before it."""
 
-    width: int = 0  # how many numbers it draws for a row
+    width: int = 0  # numbers drawn per row
 
     def __init__(self, op: OpT, image: Image, device: torch.device) -> None:
         self._op = op
@@ -68,42 +68,44 @@ class BatchOp(ABC, Generic[OpT]):
 
     @abstractmethod
     def draw(self, rows: RowDraws) -> Numbers:
-        """What happens to each row, shape (rows, width); it crosses to the device as float32."""
+        """The numbers that decide what happens to each row, (rows, width); they reach the device as float32."""
 
 
 class FloatOp(BatchOp[OpT]):
-    """An op that does the same to all rows, if with other numbers, so that torch.compile fuses it with others."""
+    """An op that computes the same formula for all rows, so that torch.compile can fuse it with others."""
 
     @abstractmethod
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        """The images afterwards; neither argument is changed. torch.compile must be able to trace it in one graph.
+        """The changed images; the arguments stay as they are. torch.compile must be able to trace it in one graph.
 
-        Images are (n, C, H, W), `drawn` is from `draw`; both are float32.
+        Args:
+            images: (n, C, H, W), float32.
+            drawn: What `draw` gave, (n, width), float32.
         """
 
 
 class ByteOp(BatchOp[OpT]):
-    """An op that does something else to each row, so that nothing can be fused with it."""
+    """An op that does different things to different rows, so that it cannot be fused with others."""
 
     @abstractmethod
     def change(self, images: torch.Tensor, drawn: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-        """The images afterwards; no argument is changed. It must not wait for the device.
+        """The changed images; the arguments stay as they are. It must not wait for the device.
 
         Args:
             images: (n, C, H, W), uint8, n at least 1.
-            drawn: From `draw`, (n, width), float32.
-            known: The same numbers, in host memory.
+            drawn: What `draw` gave, (n, width), float32.
+            known: The same numbers in host memory.
         """
 
 
 class Linear(NamedTuple):
-    """``x / divisor + offset``, with one number for all channels or one for each."""
+    """``x / divisor + offset``, each with one number for all channels or one per channel."""
 
     divisor: tuple[float, ...] = (1.0,)
     offset: tuple[float, ...] = (0.0,)
 
     def over(self, divisor: Sequence[float], offset: Sequence[float]) -> Linear:
-        """This, then ``(x - offset) / divisor``."""
+        """This function, and then ``(x - offset) / divisor``, as one."""
         channels = max(map(len, (*self, divisor, offset)))
         d, o, by, less = (tuple(each) * (channels // len(each)) for each in (*self, divisor, offset))
         return Linear(
@@ -112,9 +114,9 @@ class Linear(NamedTuple):
         )
 
     def constants(self, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Scale and bias for images (n, C, H, W), float32; None for a scale of 1, or a bias of 0.
+        """Scale and bias for images (n, C, H, W), float32; None for a bias of 0, and both None if nothing changes.
 
-        They have axes, because with a 0-dim tensor type promotion would compute half rows in half precision.
+        They are not 0-dim: type promotion ignores 0-dim tensors, and would compute half rows in half precision.
         """
         bias = torch.tensor(self.offset, dtype=torch.float32, device=device) if any(self.offset) else None
         if bias is None and all(each == 1.0 for each in self.divisor):
@@ -124,7 +126,7 @@ class Linear(NamedTuple):
 
 
 class LinearOp(FloatOp[OpT]):
-    """An op that is a `Linear`: several in a row are computed as one."""
+    """An op that is a `Linear`; several that follow each other are computed as one."""
 
     def __init__(self, op: OpT, image: Image, device: torch.device) -> None:
         super().__init__(op, image, device)
@@ -132,28 +134,28 @@ class LinearOp(FloatOp[OpT]):
 
     @abstractmethod
     def after(self, linear: Linear) -> Linear:
-        """What `linear` and then this op are together."""
+        """`linear`, and then this op, as one `Linear`."""
 
     def draw(self, rows: RowDraws) -> Numbers:
-        """As `BatchOp.draw`: nothing."""
+        """Draws nothing."""
         return np.empty((len(rows), 0))
 
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         """As `FloatOp.apply`."""
-        return along(images, self._scale, self._bias)
+        return scaled(images, self._scale, self._bias)
 
 
-def along(images: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-    """Images by the constants of a `Linear`."""
+def scaled(images: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+    """The images with a `Linear` applied, from its `constants`."""
     if scale is None:
         return images
     return images * scale if bias is None else torch.addcmul(bias, images, scale)
 
 
 def inside(images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """Where pixels of images (n, C, H, W) lie in a rectangle of each row, (n, 1, H, W) bool.
+    """Which pixels of images (n, C, H, W) lie in the rectangle of their row: (n, 1, H, W), bool.
 
-    `drawn` has top, left, bottom and right, shape (n, 4).
+    `drawn` has top, left, bottom and right of each rectangle, (n, 4).
     """
     top, left, bottom, right = drawn.reshape(-1, 4, 1, 1, 1).unbind(1)
     y = torch.arange(images.shape[2], device=images.device).reshape(-1, 1)

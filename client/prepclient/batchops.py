@@ -1,6 +1,6 @@
-"""The ops of a batch in order: one kernel where torch.compile makes it, else op by op.
+"""The ops on a batch, one after the other: fused by torch.compile where it works, else op by op.
 
-A `ByteOp` parts those before it from those after it.
+A `ByteOp` separates the ops before it from those after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepclient.batchop import FIRST, BatchOp, ByteOp, FloatOp, Linear, LinearOp, RowDraws, along
+from prepclient.batchop import FIRST, BatchOp, ByteOp, FloatOp, Linear, LinearOp, RowDraws, scaled
 from prepclient.device_ops import DEVICE_OPS
 from prepclient.device_ops._mixing import SoftLabels
 from prepserver.pipeline.errors import SpecError
@@ -27,7 +27,7 @@ _torch: Any = torch  # its `_dynamo`, which only compiling needs, takes seconds 
 
 
 class BatchOps:
-    """What ops do to a batch of images on one device.
+    """A sequence of ops on batches of images on one device.
 
     Raises:
         SpecError: An op cannot be done on a batch, or cannot follow what comes before it.
@@ -43,17 +43,17 @@ class BatchOps:
                 raise placed(e, place) from None
             assert isinstance(after, Image)
             image = after
-        ending = len(made)
-        while ending and isinstance(made[ending - 1], LinearOp):
-            ending -= 1
-        self.image = image  # what is known of the images afterwards
-        self.steps = made[:ending]  # all ops but the linear ones at the end
-        self.linear = Linear()  # what remains after the steps
-        for op_on_batch in made[ending:]:
-            assert isinstance(op_on_batch, LinearOp)
-            self.linear = op_on_batch.after(self.linear)
-        self.width = sum(step.width for step in self.steps)  # how many numbers the steps draw for a row
-        self.soft = SoftLabels.of(self.steps)  # how labels become soft; None if they stay
+        self.image = image  # describes the images after all ops
+        count = len(made)
+        while count and isinstance(made[count - 1], LinearOp):
+            count -= 1
+        self.steps = made[:count]  # all ops but the linear ones at the end
+        self.linear = Linear()  # the linear ones at the end, as one
+        for last in made[count:]:
+            assert isinstance(last, LinearOp)
+            self.linear = last.after(self.linear)
+        self.width = sum(step.width for step in self.steps)  # numbers that the steps draw per row
+        self.soft = SoftLabels.of(self.steps)  # how labels become soft; None if they stay integers
         self._parts: list[ByteOp[Any] | _Fused] = []
         fused: list[FloatOp[Any]] = []
         for step in self.steps:
@@ -76,10 +76,10 @@ class BatchOps:
     def run(
         self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor, known: torch.Tensor, *, fused: bool
     ) -> None:
-        """Computes images (n, C, H, W), of any element type, from stored `rows` into `out`.
+        """Computes images (n, C, H, W) of any dtype from stored `rows` into `out`.
 
-        `drawn` is (n, width), float32, and `known` has the same numbers in host memory. If `fused`, it tries to compile
-        the ops, once.
+        `drawn` is (n, width), float32, and `known` has the same numbers in host memory. With `fused` the ops are
+        compiled, if torch can do so.
         """
         if not len(rows):
             return
@@ -96,23 +96,14 @@ class BatchOps:
 
 
 class _Fused:
-    """Ops that are one computation: in float32, rounded once, at the end.
-
-    Args:
-        steps: The ops.
-        linear: What comes after them.
-        device: Where the images are.
-
-    Attributes:
-        width: How many numbers the steps draw for a row.
-    """
+    """Ops that are one computation, in float32 and rounded once, at the end: `steps`, and then `linear`."""
 
     def __init__(self, steps: Sequence[FloatOp[Any]], linear: Linear, device: torch.device) -> None:
         self._steps = steps
         self._scale, self._bias = linear.constants(device)
-        self.width = sum(step.width for step in steps)
+        self.width = sum(step.width for step in steps)  # numbers that the steps draw per row
         self._compiled: Callable[..., None] | None = None
-        self._is_refused = False
+        self._failed_to_compile = False
 
     def run(self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor, *, fused: bool) -> None:
         if not self._steps and self._scale is None:
@@ -125,61 +116,63 @@ class _Fused:
         for step in self._steps:
             begin, end = end, end + step.width
             images = step.apply(images, drawn[:, begin:end])
-        images = along(images, self._scale, self._bias)
+        images = scaled(images, self._scale, self._bias)
         out.copy_(images if out.dtype.is_floating_point else images.round())
 
     def _run_compiled(self, out: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor) -> bool:
-        """Whether it ran. A machine may lack the compiler that torch needs, which must not cost the job its batches."""
-        if self._is_refused:
+        """Returns whether it ran. A machine may lack the compiler that torch needs; the job must run there, too."""
+        if self._failed_to_compile:
             return False
         try:
-            for tensor in (out, rows, drawn):
-                _torch._dynamo.maybe_mark_dynamic(tensor, 0)  # or a short last batch would be compiled separately
+            # The marks go on aliases, because the user may give `out` to another compiled model.
+            tensors = [tensor.detach() for tensor in (out, rows, drawn)]
+            for tensor in tensors:
+                _torch._dynamo.maybe_mark_dynamic(tensor, 0)  # else a short last batch compiles everything again
             if self._compiled is None:
                 self._compiled = torch.compile(self._compute, fullgraph=True)
-            self._compiled(out, rows, drawn)
+            self._compiled(*tensors)
         except Exception as e:  # noqa: BLE001 - compilers fail in many ways
-            self._is_refused = True
-            why = f"{type(e).__name__}: {e}".splitlines()[0]
-            log.warning("torch.compile cannot fuse device_ops; they run op by op: %s", why)
+            self._failed_to_compile = True
+            reason = f"{type(e).__name__}: {e}".splitlines()[0]
+            log.warning("torch.compile cannot fuse device_ops; they run op by op: %s", reason)
             return False
         return True
 
 
 @lru_cache(maxsize=32)
 def batch_ops(ops: tuple[Op, ...], image: Image, device: torch.device) -> BatchOps:
-    """Ops of a batch; the same object for equal arguments, so that a client that attaches again compiles nothing."""
+    """The ops on a batch; equal arguments give the same object, so a client that attaches again compiles nothing."""
     with torch.inference_mode(False):  # the user may leave inference mode later
         return BatchOps(ops, image, device)
 
 
 def placed(error: SpecError, place: int) -> SpecError:
-    """The error of an op, by its place in `device_ops`."""
+    """The error of an op, with its place in `device_ops`."""
     return SpecError(f"device_ops[{place}].{error.field}", error.value, error.reason)
 
 
 class Drawing:
-    """Draws for the batches of a job, on the host.
+    """Draws the random numbers for a job's batches, on the host.
 
-    `ops` are those of each tensor of images that a batch holds, and which view of the samples that is.
+    `ops` has, for each tensor of images in a batch, the ops on it (or None) and the number of its view.
     """
 
     def __init__(self, seed: int, ops: Sequence[tuple[BatchOps | None, int]]) -> None:
         self._seed = seed
         self._ops = ops
         self._widths = [each.width if each is not None else 0 for each, _ in ops]
-        self.width = sum(self._widths)  # how many numbers a row has
-        # Views of a sample share its label, and are mixed alike: the first one's says how.
+        self.width = sum(self._widths)  # numbers drawn per row
+        # The views of a sample share its label and are mixed alike, so the first view's numbers hold for the label.
         self._soft = next(((n, each.soft) for n, (each, _) in enumerate(ops) if each and each.soft), None)
 
     def __call__(self, start: int, samples: int, scalars: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What a batch draws, (rows, width) float32: a function of the seed and of its rows alone.
+        """The numbers for one batch, (rows, width), float32: a function of the seed and the rows alone.
 
-        Its first row is at position `start`, and a pass has `samples` positions. `scalars` are its fields with one
-        number per row.
+        The batch begins at position `start`, and a pass has `samples` positions. `scalars` has the batch's fields with
+        one number per row.
 
         Raises:
-            InvalidSpec: A label is none of `num_classes`.
+            InvalidSpec: A label is not below `num_classes`.
         """
         if self._soft is not None:
             self._soft[1].check(scalars)
@@ -189,18 +182,18 @@ class Drawing:
         return torch.from_numpy(np.concatenate(drawn, axis=1, dtype=np.float32))
 
     def split(self, drawn: torch.Tensor) -> Sequence[torch.Tensor]:
-        """What the ops of each tensor of images drew, in order."""
+        """The numbers for each tensor of images, in order."""
         return torch.split(drawn, self._widths, dim=1)
 
     def unwritten(self, small: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Memory for what `softened` returns."""
+        """Uninitialised memory for what `softened` returns."""
         if self._soft is None:
             return {}
         soft = self._soft[1]
         return {soft.column: soft.empty(small[soft.column])}
 
     def softened(self, small: Mapping[str, torch.Tensor], drawn: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The labels of a batch as weights of classes, by name; empty if they stay. `drawn` is what the batch drew."""
+        """The labels of a batch as weights of classes, by column; empty if they stay integers."""
         if self._soft is None:
             return {}
         place, soft = self._soft

@@ -1,7 +1,7 @@
-"""Host memory for batches that the user may keep, recycled when the last tensor over it is gone.
+"""Host memory for batches that the user may keep, reused when the last tensor over it is gone.
 
-Page faults in fresh memory cost more than the copy (10 MB: 0.2 ms warm, several ms at first touch), and the allocator
-returns blocks of this size to the kernel each time.
+Page faults in fresh memory cost more than the copy (10 MB: 0.2 ms in warm memory, several ms at first touch), and
+malloc returns blocks of this size to the kernel each time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import weakref
 
 import torch
 
-_KEPT_FREE = 4  # batches whose blocks are kept for the next; more only after a burst
+_KEPT_FREE = 4  # batches whose free blocks are kept; only a burst frees more at once
 
 
 class HostBlocks:
-    """Blocks of `nbytes` bytes each, `of_batch` of them for a batch."""
+    """Blocks of `nbytes` bytes each; a batch takes `of_batch` of them."""
 
     def __init__(self, nbytes: int, of_batch: int = 1) -> None:
         self._nbytes = max(1, nbytes)
@@ -25,10 +25,10 @@ class HostBlocks:
         self._free: list[mmap.mmap] = []
 
     def take(self) -> torch.Tensor:
-        """A uint8 tensor over one block, contents undefined.
+        """A uint8 tensor over one block, uninitialised.
 
-        The tensor's storage keeps a buffer object, whose end returns the block. So a block is reused only when neither
-        the tensor nor any view of it is alive.
+        Its storage holds a buffer object, whose finalizer gives the block back. So a block is reused only after the
+        tensor and all its views are gone.
         """
         block = self._free.pop() if self._free else self._allocate()
         buffer = (ctypes.c_ubyte * self._nbytes).from_buffer(block)
@@ -39,7 +39,7 @@ class HostBlocks:
     def _allocate(self) -> mmap.mmap:
         block = mmap.mmap(-1, self._nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError, AttributeError):
-            block.madvise(mmap.MADV_HUGEPAGE)  # 16 times fewer and cheaper first touches
+            block.madvise(mmap.MADV_HUGEPAGE)  # fewer and cheaper page faults
         return block
 
 

@@ -1,7 +1,7 @@
-"""The rings of one job by position: mostly one, and two while the job moves to another ring.
+"""The rings of one job by position: one as a rule, and several while the job moves to another ring.
 
-A job moves when it joins another stream, or when jobs part: from some position on its rows are in a new ring, and the
-old one is not refilled while the job reads it. A batch may lie in both.
+A job moves when it joins another stream, or when jobs part: from some position on its rows are in a new ring. The old
+ring is not refilled while the job still reads it. A batch may lie in both.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from prepclient.rows import Rows
 
 @dataclass(slots=True)
 class Link:
-    """A ring and the first position whose row is in it."""
+    """A ring, and the first position whose row lies in it."""
 
     start: int
     rows: Rows
 
 
 class RingChain:
-    """See the module. The first ring is for all positions until another is added."""
+    """The rings of one job. The first one holds all positions until another is added."""
 
     def __init__(self, rows: Rows) -> None:
         self.links = [Link(0, rows)]
 
     def add(self, start: int, rows: Rows) -> None:
-        """Adds a ring for positions from `start` on, and drops rings that begin there or later."""
+        """Adds a ring for the positions from `start` on, and drops rings that begin there or later."""
         while len(self.links) > 1 and self.links[-1].start >= start:
             self.links.pop().rows.close()
         self.links.append(Link(start, rows))
@@ -41,22 +41,22 @@ class RingChain:
             self.links.pop(0).rows.close()
 
     def close(self) -> None:
-        """Ends all page-locks; no copy may read any row."""
+        """Ends all page-locks; no copy may read rows any more."""
         for link in self.links:
             link.rows.close()
 
     def parts(self, start: int, stop: int) -> list[list[torch.Tensor]]:
-        """Views of each dense field's rows of positions [start, stop): several if they wrap or change rings."""
+        """For each dense field views of the rows [start, stop): several if they wrap or lie in several rings."""
         runs = self._runs(start, stop)
         fields = range(len(self.links[0].rows.layout.dense))
         return [[part for rows, a, b in runs for part in rows.parts(a, b, field)] for field in fields]
 
     def scalars(self, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """A copy of every scalar field at positions [start, stop), shape ``(stop - start,)``."""
+        """Copies of all scalar fields of the rows [start, stop), by name, each ``(stop - start,)``."""
         return self.scalars_later(start, stop)()
 
     def scalars_later(self, start: int, stop: int) -> Callable[[], dict[str, torch.Tensor]]:
-        """`scalars` in two steps: everything that can be done before the rows are ready, and the copy."""
+        """As `scalars`, but prepares everything before the rows are ready; the returned function only copies."""
         runs = self._runs(start, stop)
         names = [field.name for field in self.links[0].rows.layout.scalars]
         parts = [[part for rows, a, b in runs for part in rows.scalars(name, a, b)] for name in names]
@@ -71,7 +71,7 @@ class RingChain:
         return read
 
     def _runs(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
-        """The rings that hold [start, stop), each with its part; an empty batch has one part."""
+        """The rings that hold the rows [start, stop), each with its part; an empty batch has one part."""
         ends = [*(link.start for link in self.links[1:]), stop]
         runs = [(link.rows, max(start, link.start), min(stop, end)) for link, end in zip(self.links, ends, strict=True)]
         return [run for run in runs if run[1] < run[2]] or [(self.links[-1].rows, start, stop)]

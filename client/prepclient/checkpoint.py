@@ -1,4 +1,4 @@
-"""A checkpoint: a few numbers that name a stream of rows and the job's position on it."""
+"""Checkpoints: a dict that names a stream of rows and the job's position in it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST = 2**62
 def state_of(
     digest: str, place: Start, began: int | None, listing: Listing | None, device_ops: str = ""
 ) -> dict[str, Any]:
-    """As `PrepClient.state_dict` gives it.
+    """The state that `PrepClient.state_dict` returns.
 
-    `digest` names the stream of rows, `device_ops` the ops on batches. `began` is where epoch 0 began, or would have
-    begun: negative if a later epoch began before that many samples.
+    `digest` names the stream of rows, and `device_ops` the ops on batches. `began` is the position at which epoch 0
+    began or would have begun; it is negative if a job began near position 0 with a later epoch.
     """
     state = {
         "version": _VERSION,
@@ -33,19 +33,19 @@ def state_of(
 
 
 def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing | None, str]:
-    """The place, `began`, listing and device ops of a state.
+    """The place, `began`, the listing and the device ops of a state; see `state_of`.
 
     Raises:
-        InvalidSpec: Not such a state, or one of another stream.
+        InvalidSpec: `state` is no such state, or is of another stream.
     """
     names = {"version", "spec", "epoch", "epoch_start", "position"}
-    # older states have no "source" and no "start"
+    # states of old releases lack "source" and "start"
     others = {"source", "start", "device_ops"}
     if not isinstance(state, dict) or set(state) - others != names or state["version"] != _VERSION:
         raise InvalidSpec(f"not a state of a PrepClient (version {_VERSION}): {state!r}", "state_dict")
     try:
         place = Start(integer("epoch", state["epoch"], 0, _MOST))
-        if (state["epoch_start"], state["position"]) != (None, None):  # else it was taken before the first use
+        if (state["epoch_start"], state["position"]) != (None, None):  # both None: taken before the first use
             at = (integer(name, state[name], 0, _MOST) for name in ("position", "epoch_start"))
             place = Start(place.epoch, *at)
         began = None if state.get("start") is None else integer("start", state["start"], -_MOST, _MOST)
@@ -58,9 +58,9 @@ def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing |
         raise InvalidSpec(f"not a state of a PrepClient, by its source: {state!r}", "state_dict") from e
     if state["spec"] != digest:
         raise InvalidSpec(
-            f"the state was taken from another stream of rows (spec {state['spec']}, this is {digest}): "
-            "source, shuffle, seed, ops and views must be the same; ranks and workers may differ, and batch_size "
-            "and num_shards too unless whole batches are shuffled",
+            f"the state was taken from another stream of rows (its spec is {state['spec']}, this one is {digest}): "
+            "source, shuffle, seed, ops and views must be the same. Ranks and workers may differ, and unless whole "
+            "batches are shuffled also batch_size and num_shards",
             "state_dict",
         )
     return place, began, listing, str(state.get("device_ops", ""))

@@ -12,27 +12,27 @@ import numpy as np
 
 from prepserver.pipeline.errors import SpecError
 
-MOST_S = 1e9  # of a wait
+MOST_S = 1e9  # longest wait that can be asked for
 LEAST_TIMEOUT_S = 1e-3
 
 
 def boolean(field: str, value: object) -> bool:
-    """The value, True or False as Python, numpy or 0 and 1 spell them."""
+    """The value as a bool: True, False, 1, 0, or one of numpy's."""
     if not isinstance(value, bool | int | np.bool_) or value not in (False, True):
         raise SpecError(field, value, "True or False")
     return bool(value)
 
 
 def path(field: str, value: object) -> str:
-    """The value, a path."""
+    """The value as the text of a path."""
     if not isinstance(value, str | os.PathLike):
         raise SpecError(field, value, "a path")
     return os.fsdecode(value)
 
 
 def names(field: str, value: object, example: str) -> tuple[str, ...]:
-    """The value, one name or a sequence of them."""
+    """The value as a tuple of names: one name or a sequence of them."""
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Sequence) or not all(isinstance(name, str) and name for name in found):
-        raise SpecError(field, value, f"a name, or several, such as {example!r}")
+        raise SpecError(field, value, f"a name or a sequence of names, such as {example!r}")
     return tuple(found)

@@ -1,7 +1,8 @@
-"""`PrepClient` replaces a DataLoader.
+"""`PrepClient` takes the place of a DataLoader.
 
-It checks its arguments and connects the parts: an attachment to a stream of rows, a staging that makes tensors of them,
-a form that these take, and the loop that gets them. The module is long because it holds the reference of the arguments.
+It checks its arguments and connects the parts: an attachment to a stream of rows, a staging that turns rows into
+tensors, the form of the batches, and the loop that hands them out. The module is long because it holds the reference of
+the arguments.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ log = logging.getLogger("prepclient")
 
 
 class PrepClient(Turns):
-    """Batches of a dataset, which a prepserver daemon makes once for all jobs that ask for the same.
+    """An iterable over batches that a prepserver daemon makes, in the place of a DataLoader.
 
-    Each iteration is one epoch, as with a DataLoader:
+    The daemon makes each row once for all jobs that ask for it. Each iteration is one epoch, as with a DataLoader:
 
         train = PrepClient(ImageFolder("/data/train"), [RandomResizedCrop(224), RandomHorizontalFlip()],
                            batch_size=256, shuffle=True, seed=0, device="cuda")
@@ -53,95 +54,101 @@ class PrepClient(Turns):
             for images, labels in train:
                 ...
 
-    Most scripts need no more arguments. They answer eight questions, in this order:
+    Most scripts need no other arguments. All of them answer one of eight questions:
 
-    - What: `source`, `ops`, `views`, `fields`, `collate`, `device_ops`, `normalize`, `dtype`, `memory_format`,
-      `compile`.
-    - How batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
-    - Which part, and with whom: `sharding`, `joining`.
-    - Where to: `device`, `prefetch`, `zero_copy`, `output`.
-    - What to keep: `cache`.
-    - Which daemon: `job`, `runtime_dir`, `workers`, `inline`, `plugins`, `connect_s`, `reconnect_s`.
-    - What on failure: `on_error`, `timeout_s`.
+    - What is in a batch: `source`, `ops`, `views`, `fields`, `collate`, `device_ops`, `normalize`, `dtype`,
+      `memory_format`, `compile`.
+    - How samples are ordered and batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
+    - Which samples this process reads, and how it shares them with other jobs: `sharding`, `joining`.
+    - Where batches go: `device`, `prefetch`, `zero_copy`, `output`.
+    - What the daemon keeps: `cache`.
+    - Which daemon makes the rows: `job`, `runtime_dir`, `workers`, `inline`, `plugins`, `connect_s`, `reconnect_s`.
+    - What happens on failure: `on_error`, `timeout_s`.
     - What to measure: `headspace`.
 
-    Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
+    By default a batch is ``(images, labels)``: images are uint8, ``[batch, C, H, W]``, channels_last in memory; labels
+    are int64, ``[batch]``. Batches are fresh tensors that may be kept and written to.
 
-    The client connects at first use (`iter`, `len`, `samples`). Leaving an epoch early (``break``) and iterating
-    again begins the next epoch. Threads may take turns; two at once are an error.
+    The client connects at first use (`iter`, `len`, `samples`). Leaving an epoch early (``break``) and iterating again
+    begins the next epoch. Threads may take turns with one client, but must not use it at the same time.
 
     Args:
-        source: The dataset, such as an `ImageFolder` or a `Tar`, with paths on the daemon's machine.
-        ops: The ops that turn a sample into a row; `Decode` is implied. All rows must have one size.
-        views: Images of each sample, 1 to 16, each with its own random numbers (self-supervised training). With more
-            than one, a batch has a tuple of tensors for its images, one for each view: ``for (a, b), labels in
-            train``. The first view has the same bytes as with `views` = 1.
-        fields: Form of a batch: ``"tuple"`` for the columns in order, mostly ``(images, labels)``; ``"dict"``
-            for these by name and ``index``, the sample's index in the source; or a sequence of names for a tuple of
-            them.
-        collate: ``"batch"`` for one tensor of each column. ``"list"``, for boxes, gives what torchvision's detection
-            models take: ``for images, targets in train``, a list of images and a list of dicts, whose boxes, labels
-            and keypoints have no padding. It waits for the device at each batch.
-        device_ops: Ops on the batch, computed on `device`: `MixUp`, `CutMix`, `RandomChoice` of the two,
-            `RandomErasing`, `ColorJitter`, `ToDtype`, `Normalize`, and `ToLayout` at the end. The same rows draw the
-            same numbers in every run. Jobs that differ only in these share all rows.
-        normalize: ``(mean, std)`` per channel, computed on `device`: short for ``ToDtype(torch.float32, scale=True),
-            Normalize(mean, std)`` at the end of `device_ops`.
-        dtype: Type of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 is scaled by 1/255.
-            None keeps the type that `device_ops` and `normalize` leave.
-        memory_format: Memory format of images: ``torch.channels_last`` (as uint8 rows have) or
-            ``torch.contiguous_format``.
-        compile: Whether torch.compile fuses `device_ops`: None on a GPU only, False never, True on the CPU, too. Where
-            it does not work, a log line says why and the ops run one by one.
+        source: The dataset, such as an `ImageFolder` or a `Tar`. Its paths are on the daemon's machine.
+        ops: The ops that turn a sample into a row of a batch, in order. `Decode` is implied. All rows must have the
+            same shape.
+        views: Number of images made from each sample, 1 to 16, each with its own random numbers (for self-supervised
+            training). With more than one, a batch has a tuple of tensors in the place of the images, one for each view:
+            ``for (a, b), labels in train``. The first view has the same bytes as with ``views=1``.
+        fields: What a batch looks like. ``"tuple"`` gives a tuple of all columns in order, usually ``(images,
+            labels)``; ``"dict"`` gives a dict of these by name, with ``index`` (the sample's index in the source); a
+            sequence of names gives a tuple of the fields named.
+        collate: ``"batch"`` gives one tensor for each column. ``"list"``, for boxes, gives what torchvision's detection
+            models take: ``for images, targets in train``, where `images` is a list of tensors and `targets` a list of
+            dicts whose boxes, labels and keypoints have no padding. It synchronizes with the device at each batch.
+        device_ops: Ops on whole batches, computed on `device`: `MixUp`, `CutMix`, `RandomChoice` of the two,
+            `RandAugment`, `RandomErasing`, `ColorJitter`, `ToDtype`, `Normalize`, and `ToLayout` at the end. The same
+            rows draw the same random numbers in every run. Jobs that differ only in these ops share all rows.
+        normalize: ``(mean, std)``, one number for each channel or one for all, for values in [0, 1]; computed on
+            `device`. It is short for ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` at the end of
+            `device_ops`.
+        dtype: The dtype of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 values are scaled
+            by 1/255. None keeps the dtype that `ops`, `device_ops` and `normalize` give.
+        memory_format: The memory format of images: ``torch.channels_last`` or ``torch.contiguous_format``. None keeps
+            that of the rows, which is channels_last unless `ops` change it.
+        compile: Whether torch.compile fuses `device_ops`: None on a GPU only, True on the CPU, too, False never. If
+            compiling fails, the ops run one by one, and a log line says why.
         batch_size: Rows in a batch of this process.
-        shuffle: False for the source's order; True for cyclic blocks (each sample once per epoch, and other
-            jobs may join at any block); ``"full"`` for a new permutation each epoch.
+        shuffle: False keeps the order of the source. True shuffles in cyclic blocks: an epoch has each sample once, and
+            other jobs may join at any block. ``"full"`` draws a new permutation for each epoch.
         order: The order of shuffling, batching and repeating, in tf.data's words. ``"shuffle-batch-repeat"``: a batch
             belongs to one epoch, and the last one may be short. ``"shuffle-repeat-batch"``: batches cross epochs, so
-            all are full; an epoch's iterator ends with the batch that holds its last sample, and `len` may vary by
-            one from epoch to epoch. ``"batch-shuffle-repeat"``: whole batches of consecutive samples are shuffled
-            (with `shuffle` True or ``"full"``), and the short one, if any, stays last.
-        seed: Seed of order and augmentation: the same seed gives the same bytes.
-        drop_last: Leave out the rows that do not fill a batch at the end of an epoch.
-        sharding: The part of the samples that this process reads. None takes rank and world size from
-            torch.distributed or the launcher (torchrun).
+            all are full; an epoch ends with the batch that holds its last sample, and `len` may vary by one from epoch
+            to epoch. ``"batch-shuffle-repeat"``: whole batches of consecutive samples are shuffled (with `shuffle` True
+            or ``"full"``), and the short one, if any, stays last.
+        seed: The seed of order and augmentation. The same seed gives the same bytes.
+        drop_last: Drop the rows at the end of an epoch that do not fill a batch in every rank.
+        sharding: The part of the samples that this process reads. None takes rank and world size from torch.distributed
+            or the launcher (torchrun); a single process reads all samples.
         joining: How this job shares a running stream with other jobs: where an epoch may begin, and which job waits.
-            None takes the defaults.
-        device: None or ``"cpu"`` for host tensors; ``"cuda[:i]"`` copies batches to the GPU ahead.
-        prefetch: Rows to have ready ahead of this job; None lets the daemon fill its ring.
-        zero_copy: Lend memory, valid until the next step, instead of handing out fresh tensors: read-only views of the
-            ring on the CPU (a write is a segmentation fault), device buffers on a GPU. Has no effect where
-            `device_ops`, `normalize`, `dtype` or `memory_format` make new tensors.
-        output: ``"torch"`` for tensors, ``"numpy"`` for arrays in the same memory (read-only with `zero_copy`), or
-            ``"jax"`` for jax's arrays, through dlpack, on the CPU or a GPU.
-        cache: Keep samples with the daemon, for all jobs that read the same dataset: ``"encoded"`` as they are stored,
-            ``"decoded"`` as uint8 images after the ops that draw no random numbers (`Resize`, `CenterCrop`, `Pad` and
-            `Grayscale` at the start of `ops`), both in memory; or the path of a folder on the daemon's machine, for a
-            cache on disk that survives restarts. Rows have the same bytes with and without a cache. The first epoch
-            fills it, as far as the daemon's budget goes. Has no effect with `inline`.
-        job: Name of the run, the same in all ranks; for `prepserver status` and the audit.
-        runtime_dir: The daemon's directory; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
+            None takes the defaults of `Joining`.
+        device: Where batches go. None or ``"cpu"`` gives host tensors; ``"cuda[:i]"`` copies batches to the GPU ahead
+            of the loop.
+        prefetch: Rows (not batches) that the daemon keeps ready for this job. None lets it fill its ring.
+        zero_copy: Lend memory that is valid until the next step, instead of handing out fresh tensors: read-only views
+            of the ring on the CPU, where a write is a segmentation fault, or device buffers on a GPU. It has no effect
+            if `device_ops`, `normalize`, `dtype` or `memory_format` make new tensors.
+        output: ``"torch"`` gives tensors, ``"numpy"`` arrays over the same memory (read-only with `zero_copy`; CPU
+            only), ``"jax"`` jax arrays through dlpack, on the CPU or a GPU.
+        cache: What the daemon keeps in memory for all jobs that read the dataset: ``"encoded"``, samples as they are
+            stored; ``"decoded"``, uint8 images after the ops at the start of `ops` that draw no random numbers
+            (`Resize`, `CenterCrop`, `Pad` and `Grayscale`); or the path of a folder on the daemon's machine, for a
+            cache on disk that survives restarts. The first epoch fills it, up to the daemon's budget. Rows have the
+            same bytes with and without a cache. It has no effect with `inline`.
+        job: The name of the run, the same in all ranks, for `prepserver status` and the audit. None takes the
+            launcher's name of the run, or for a single process the script's name and the process id.
+        runtime_dir: The daemon's directory. None searches ``$PREPSERVER_RUNTIME_DIR`` and the usual places.
         workers: Start a private daemon with this many workers if no daemon runs; ``"auto"`` adapts the number to what
             the jobs need and the cores allow. All clients of this process that ask for one share it. It ends when the
             last of them is closed or collected, or with the process.
-        inline: Make the same rows in this process, without a daemon.
-        plugins: Your own code for `PluginOp` and `Plugin`: names of entry points, of modules, or ``module:object``.
-            For `workers` and `inline` only; the configuration of a shared daemon names its own.
-        connect_s: Longest wait at first use for a daemon that is starting. 0 raises `NoServer` at once.
-        reconnect_s: Longest wait for a daemon that went away (a restart) before `ServerGone`. The next batch has the
-            same rows as without the restart. 0 raises at once.
-        on_error: What to do about a sample that cannot be made: ``"raise"`` raises `BadSampleError`; ``"skip"``
-            silently takes its replacement (another sample, chosen by the index); ``"mask"`` takes it and adds a field
-            ``valid`` (bool, False in such rows).
-        timeout_s: Longest wait for a batch, for the daemon's answer, or for a place with a busy daemon. After 30 s
-            of waiting for a batch, a log line names the reason.
-        headspace: Measure in the first epoch what an infinitely fast loader would give: after ten steps and as many as
-            this, the loop gets batches again that it had, for so many steps, and then the stream goes on. That epoch
-            has so many more batches, in all ranks. A log line and `stats` say the result. The model trains on these
-            batches, too, so this is for a run to measure with.
+        inline: Make the same rows in this process, without a daemon, for debugging and tests.
+        plugins: Your own code for `PluginOp` and `Plugin`: names of entry points or modules, or ``module:object``. Only
+            with `workers` or `inline`; the configuration of a shared daemon names its own.
+        connect_s: Longest wait in seconds for a daemon at first use. With 0, `NoServer` comes at once.
+        reconnect_s: Longest wait in seconds for a daemon that went away, such as for a restart, before `ServerGone`.
+            The next batch has the same rows as without the restart. With 0, `ServerGone` comes at once.
+        on_error: What to do about a sample that cannot be made. ``"raise"`` raises `BadSampleError`; ``"skip"``
+            silently replaces it with another sample, chosen by its index; ``"mask"`` replaces it and adds a field
+            ``valid`` to the batch (bool, ``[batch]``, False for such rows).
+        timeout_s: Longest wait in seconds for a batch, for the daemon's answer, or for a place with a busy daemon.
+            After 30 s without a batch, a log line says what is missing.
+        headspace: Number of steps for which to measure how fast the loop would run with an infinitely fast loader. In
+            the first epoch, after ten steps to warm up and this many more to compare with, the loop gets this many
+            batches that it had before; then the stream continues. The epoch of every rank is that much longer, and the
+            model trains on these batches, too, so use it in a run made for measuring. `stats` and a log line have the
+            result. 0 measures nothing.
 
     Raises:
-        InvalidSpec: An argument is invalid; raised before anything is sent.
+        InvalidSpec: An argument is invalid. Raised before anything is sent.
     """
 
     def __init__(
@@ -149,7 +156,7 @@ class PrepClient(Turns):
         source: SourceSpec,
         ops: Sequence[Op],
         *,
-        # what
+        # what is in a batch
         views: int = 1,
         fields: Fields = "tuple",
         collate: Literal["batch", "list"] = "batch",
@@ -158,23 +165,23 @@ class PrepClient(Turns):
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
         compile: bool | None = None,  # torch's word
-        # how batched
+        # how samples are ordered and batched
         batch_size: int = 1,
         shuffle: bool | str = False,
         order: Batching = "shuffle-batch-repeat",
         seed: int = 0,
         drop_last: bool = False,
-        # which part, and with whom
+        # which samples, and shared how
         sharding: Sharding | None = None,
         joining: Joining | None = None,
-        # where to
+        # where batches go
         device: str | torch.device | None = None,
         prefetch: int | None = None,
         zero_copy: bool = False,
         output: Output = "torch",
-        # what to keep
+        # what the daemon keeps
         cache: str | os.PathLike[str] | None = None,
-        # which daemon
+        # which daemon makes the rows
         job: str | None = None,
         runtime_dir: str | os.PathLike[str] | None = None,
         workers: int | Literal["auto"] | None = None,
@@ -182,7 +189,7 @@ class PrepClient(Turns):
         plugins: str | Sequence[str] = (),
         connect_s: float = 10.0,
         reconnect_s: float = 300.0,
-        # what on failure
+        # what happens on failure
         on_error: OnError = "raise",
         timeout_s: float = 600.0,
         # what to measure
@@ -223,32 +230,36 @@ class PrepClient(Turns):
             self._attachment, form, converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy),
             Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
         )  # fmt: skip
-        self._iterators = 0  # how many there were: only the latest one works
+        self._iterators = 0  # how many were made; only the latest one works
 
-    # -- as of a DataLoader -----------------------------------------------------------------------------
+    # -- as in a DataLoader -----------------------------------------------------------------------------
 
     @in_turn
     def __iter__(self) -> Iterator[Any]:
         """One epoch; after `load_state_dict`, the rest of one."""
         session = self._attached()
         if not session.line.at_epoch_start and not self._attachment.goes_on:
-            # The loop left this epoch early: begin the next one wherever the order allows.
+            # The loop left this epoch early: begin the next one, wherever the order allows.
             session = self._restart(Start(session.epoch + 1))
         self._iterators += 1
         return Epoch(self, self._iterators, self._loop.begin_epoch(session))
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch: in the current or next one, if they differ (see `order`)."""
+        """Batches of a whole epoch for this rank; if epochs differ (see `order`), of the next batch's epoch."""
         return self._attached().line.batches_per_epoch + self._loop.headspace.extra
 
     @in_turn
     def set_epoch(self, epoch: int) -> None:
-        """Makes `epoch` (from 0) the next epoch, as DistributedSampler's `set_epoch` does.
+        """Makes `epoch` the next one to iterate over, as DistributedSampler's `set_epoch` does.
 
-        The next epoch in turn changes nothing; any other starts a new stream.
+        It is not needed before each epoch: epochs follow each other, each in its own order. Naming the epoch that comes
+        next anyway changes nothing; for any other one the client attaches again.
+
+        Args:
+            epoch: Number of the epoch, from 0.
 
         Raises:
-            InvalidSpec: Not a whole number, or negative.
+            InvalidSpec: `epoch` is not a whole number, or is negative.
         """
         epoch = integer("epoch", epoch, 0, 2**40 - 1)
         at = self._attachment
@@ -266,31 +277,31 @@ class PrepClient(Turns):
 
     @property
     def drop_last(self) -> bool:
-        """Whether the rows that do not fill a batch are left out."""
+        """Whether the rows at the end of an epoch that do not fill a batch are dropped."""
         return self.spec.shape.drop_last
 
     @property
     def num_workers(self) -> int:
-        """0, because the workers are the daemon's."""
+        """0: the workers belong to the daemon."""
         return 0
 
     @property
     def prefetch_factor(self) -> None:
-        """None, as of a DataLoader without workers."""
+        """None, as in a DataLoader without workers."""
 
     @property
     def dataset(self) -> Dataset:
-        """The source: its length, and its classes if they have names."""
+        """The source as a dataset without samples: its length, and the names of its classes if it has any."""
         return Dataset(self)
 
     @property
     def sampler(self) -> Sampler:
-        """For loops that call ``loader.sampler.set_epoch``."""
+        """For training loops that call ``loader.sampler.set_epoch(epoch)``; it yields no indices."""
         return Sampler(self)
 
     @property
     def batch_sampler(self) -> BatchSampler:
-        """As `sampler`, by batches; Lightning and accelerate read it."""
+        """As `sampler`, counted in batches; Lightning and Accelerate read it."""
         return BatchSampler(self)
 
     def __repr__(self) -> str:
@@ -305,17 +316,17 @@ class PrepClient(Turns):
 
     @property
     def samples(self) -> int:
-        """Samples of the source: rows of an epoch, over all ranks of all shards."""
+        """Number of samples of the source: the rows of an epoch in all ranks of all shards together."""
         return self._attached().samples
 
     @property
     def num_classes(self) -> int:
-        """Distinct labels of the source; 0 if it has none."""
+        """Number of distinct labels of the source; 0 if it has none."""
         return self._feed().num_classes
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """Names of the plug-ins of this process or its private daemon."""
+        """Names of the plug-ins that were given as `plugins`."""
         return self._attachment.service.plugins
 
     @property
@@ -330,45 +341,60 @@ class PrepClient(Turns):
     def stats(self, *, table: Literal[True]) -> str: ...
 
     def stats(self, *, table: bool = False) -> dict[str, Any] | str:
-        """Counts of this job: batches, images, replaced samples, and the seconds that its loop spent on what.
+        """What this job has received, where its time went, and what limits it.
 
-        ``start`` is where epoch 0 began or would have begun; another run with the same seed and
-        ``Joining(start=...)`` has the same order. It is None before the first use. ``sharing_factor`` is how many rows
-        jobs have received per row made for this job's stream: 3.0 if three jobs share it. ``verdict`` is what limited
-        the job in the last ten seconds, why, and what to do. The client asks the daemon for these two, in a few
-        milliseconds; they are None while it has no daemon. ``headspace`` is what that argument has measured: images/s
-        with an infinitely fast loader, images/s with this one, and the gain; None before.
+        - ``batches``, ``images``, ``bad_samples``: what the loop has received: batches, rows in them, and rows among
+          these that hold a replacement.
+        - ``wait_s``, ``copy_s``, ``own_s``, ``rest_s``: seconds since the first batch was asked for, during which
+          missing rows held up the loop; copying of ready rows held it up; the loop itself computed between two batches
+          of an epoch (on a GPU, including the device's time); and anything else, such as evaluation.
+        - ``epoch``: the epoch of the next batch.
+        - ``start``: position at which epoch 0 began, or would have begun. Another run with the same seed and
+          ``Joining(start=...)`` of this number has the same order. None before the first use.
+        - ``sharing_factor``: rows that all jobs have received, per row made for this job's stream; 3.0 if three jobs
+          share everything.
+        - ``verdict``: what limited the job in the last ten seconds, as a dict: ``verdict``, ``why`` and ``next`` (what
+          to do) in words; ``kind``, ``causes``, ``is_fine`` and ``lost_fraction`` for programs.
+        - ``headspace``: the result of the argument `headspace`: ``images_per_s`` with an infinitely fast loader,
+          ``now_images_per_s`` with this one, and ``gain_fraction``. None until it has been measured.
+
+        ``sharing_factor`` and ``verdict`` come from the daemon, in a few milliseconds; they are None while the client
+        is not attached.
 
         Args:
-            table: Return a text instead: loading, copying, computing and the rest, per step and in per cent, and the
-                verdict. Print it at the end of a run, before `close`.
+            table: Return a readable text instead: seconds, milliseconds per step and per cent for loading, copying,
+                computing and the rest, and the verdict. Print it at the end of a run, before `close`.
         """
         return self._loop.table() if table else self._loop.stats()
 
     def progress(self, epochs: int = 1) -> Iterator[Any]:
-        """All batches of the next `epochs` epochs, with a bar on stderr.
+        """Iterates over the batches of the next `epochs` epochs, with a progress bar on stderr.
 
-        It shows epoch, batches, time left, images/s, and how much of its time the loop waits for data:
+        The bar shows epoch, batches, time left, images/s, and the share of its time that the loop waits for data:
 
             for images, labels in train.progress(90):
                 ...
 
+        Args:
+            epochs: Number of epochs, at least 1. After `load_state_dict`, the first one is the rest of an epoch.
+
         Raises:
-            InvalidSpec: `epochs` is not a whole number, or below 1.
+            InvalidSpec: `epochs` is not a whole number, or is below 1.
         """
         return progress(self, integer("epochs", epochs, 1, 2**31))
 
     @in_turn
     def timeline(self, path: str | os.PathLike[str], steps: int = 200) -> None:
-        """Records the next `steps` steps, and then writes them as a trace for Perfetto (ui.perfetto.dev).
+        """Records the next `steps` steps and writes them to a trace for Perfetto (ui.perfetto.dev).
 
-        It shows the training loop (loading, copying, computing), the chunks of all workers, and arrows from each chunk
-        over the announcement of its rows to the copy of the batch that has them, and to the step that computes with it.
-        The last step takes some milliseconds longer; `close` writes what there is until then.
+        The trace shows the training loop (loading, copying, computing) and the chunks of all workers. Arrows lead from
+        each chunk to the announcement of its rows, on to the copy of the batch that holds them, and to the step that
+        computes with it. The last step takes a few milliseconds longer, because it writes the file. `close`, or another
+        call, writes what has been recorded so far.
 
         Args:
-            path: The file to write, such as ``run.pftrace``.
-            steps: How many, at least 1. The daemon remembers the last 4096 chunks.
+            path: The file to write, such as ``run.pftrace``. A failure to write it is logged and ends nothing.
+            steps: Number of steps, at least 1. The daemon remembers only the last 4096 chunks.
 
         Raises:
             InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
@@ -377,35 +403,37 @@ class PrepClient(Turns):
         self._loop.begin_timeline(Timeline(path, steps, self.spec.job, on_cpu=on_cpu))
 
     def state_dict(self) -> dict[str, Any]:
-        """The job's position for a checkpoint: a few numbers.
+        """The position of this job for a checkpoint: a dict of a few numbers and strings.
 
-        It is valid with another batch size, number of workers, ranks or shards, and on another machine, as long as the
-        source (its labels and relative paths), order, seed and ops are the same. It is the same in all ranks of all
-        shards, and says how many samples of the pass they have taken together; the next batch refuses a number of
-        shards that does not divide that. If whole batches are shuffled (`order`), batch size and number of shards must
-        be the same, too.
+        It names the batch after the last one that the loop received. It may be loaded with another batch size, number
+        of workers, ranks or shards, and on another machine, as long as source (its labels and relative paths), order,
+        seed and ops are the same. If whole batches are shuffled (`order`), batch size and number of shards must be the
+        same, too.
+
+        It is the same in all ranks of all shards, because it counts the samples that they have taken together. If
+        another number of shards does not divide this count, the next use raises `InvalidSpec`.
         """
         at = self._attachment
         return state_of(self.spec.digest, at.place, at.began, at.listing, self._device_ops)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on at the sample after `state_dict`.
+        """Continues after the last batch that was received when `state` was taken.
 
-        If the dataset has other samples than then, the next use raises `SourceChanged`; without this call,
-        ``set_epoch(state["epoch"])`` begins the state's epoch with the new samples. Other `device_ops` than then change
-        no row, so they are only logged.
+        The next iteration is the rest of that epoch. If the dataset has changed since, the next use raises
+        `SourceChanged`; to read the new samples, call ``set_epoch(state["epoch"])`` instead of this method: it begins
+        that epoch again. Other `device_ops` change no row, so they only bring a warning in the log.
 
         Args:
-            state: From `state_dict`.
+            state: What `state_dict` returned.
 
         Raises:
-            InvalidSpec: Not a state, or one of another source, order, seed or pipeline.
+            InvalidSpec: `state` is no such dict, or is of another source, order, seed or pipeline.
         """
         at, (place, began, listing, device_ops) = self._attachment, read_state(state, self.spec.digest)
         if device_ops != self._device_ops:
             log.warning(
-                "the state was taken with other device_ops: this job goes on with the same rows, and its own ops"
+                "the state was taken with other device_ops: this job continues with the same rows, but its own ops"
             )
         at.detach()
         at.start, at.began, at.listing = place, began, listing
@@ -414,9 +442,10 @@ class PrepClient(Turns):
 
     @in_turn
     def close(self) -> None:
-        """Leaves the daemon and frees the ring; fresh tensors stay valid. Idempotent.
+        """Leaves the daemon and frees the ring. Idempotent.
 
-        `state_dict` still works. Iterating again attaches again, and begins the next epoch if one was left early.
+        Fresh tensors stay valid, and `state_dict` still works. Iterating again attaches again; if an epoch was left
+        early, the next one begins.
         """
         self._loop.end_timeline()
         self._loop.headspace.end_epoch()
@@ -432,10 +461,10 @@ class PrepClient(Turns):
         self.close()
 
     def __reduce__(self) -> Any:
-        """Raises: a connection and its memory cannot be sent."""
+        """Raises TypeError: a connection and its memory cannot be sent to another process."""
         raise TypeError(
             "a PrepClient cannot be pickled or copied: it belongs to one process. Make it in the process that uses it; "
-            "to go on elsewhere, send state_dict()"
+            "to continue elsewhere, send state_dict()"
         )
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A DataLoader's other attributes, for frameworks and scripts that read ``loader.dataset`` or ``loader.sampler``."""
+"""The DataLoader's attributes `dataset`, `sampler` and `batch_sampler`, for frameworks and scripts that read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Dataset:
-    """A client's source as a dataset: its length and classes, but no samples."""
+    """A client's source as a dataset that has a length and classes, but gives no samples."""
 
     def __init__(self, client: PrepClient) -> None:
         self._client = client
@@ -23,25 +23,26 @@ class Dataset:
         return self._client.samples
 
     def __getitem__(self, index: object) -> Any:
-        """Raises: workers make samples, in the order of the batches."""
+        """Raises TypeError: workers make samples, in the order of the batches."""
         raise TypeError("a PrepClient's dataset gives no single samples: iterate over the PrepClient")
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label, such as of an `ImageFolder`, or a `FileList` with labels in words.
+        """Names of the classes, by label, as an `ImageFolder` has them, or a `FileList` whose labels are words.
 
-        They come with the listing. If they take more than 16 KiB, this process reads those of an `ImageFolder`.
+        The daemon sends them with the listing, up to 16 KiB. Longer lists of an `ImageFolder` are read from its
+        folders by this process.
 
         Raises:
-            AttributeError: The source has none; or they take more than 16 KiB, and are no folders that this process
-                finds as they were listed.
+            AttributeError: The source has no names; or they take more than 16 KiB, and this process does not find the
+                folders as they were listed.
         """
         feed = self._client._feed()
         return list(feed.classes or _folder_names(self._client.spec.source, feed.num_classes))
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """Class name -> label; see `classes`."""
+        """Label of each class, by name; see `classes`."""
         return {name: label for label, name in enumerate(self.classes)}
 
     def __repr__(self) -> str:
@@ -49,13 +50,13 @@ class Dataset:
 
 
 class Sampler:
-    """A client's order, for training loops that call ``loader.sampler.set_epoch(epoch)``."""
+    """Stands in for a sampler in training loops that call ``loader.sampler.set_epoch(epoch)``."""
 
     def __init__(self, client: PrepClient) -> None:
         self._client = client
 
     def __len__(self) -> int:
-        """Samples of an epoch for each rank, rounded up, as in DistributedSampler."""
+        """Samples per rank and epoch, rounded up, as in DistributedSampler."""
         shape = self._client.spec.shape
         return -(-self._client.samples // (shape.world_size * shape.shard.count))
 
@@ -64,15 +65,15 @@ class Sampler:
         self._client.set_epoch(epoch)
 
     def __iter__(self) -> Any:
-        """Raises: the daemon draws the order."""
+        """Raises TypeError: the daemon decides the order."""
         raise TypeError(
-            "a PrepClient's samplers give no indices: fields='dict' has those of a batch, as 'index'. To resume in the "
-            "middle of an epoch use state_dict() and load_state_dict(), not accelerate's skip_first_batches"
+            "a PrepClient's samplers give no indices: with fields='dict' each batch has them as 'index'. To resume in "
+            "the middle of an epoch use state_dict() and load_state_dict(), not accelerate's skip_first_batches"
         )
 
 
 class BatchSampler(Sampler):
-    """The same by batches."""
+    """As `Sampler`, counted in batches."""
 
     def __len__(self) -> int:
         """See `PrepClient.__len__`."""
@@ -95,10 +96,10 @@ class BatchSampler(Sampler):
 
 
 def _folder_names(source: SourceSpec, num_classes: int) -> list[str]:
-    """The names of an `ImageFolder` on this machine, which the daemon did not tell; see `Dataset.classes`.
+    """The class names of an `ImageFolder`, read on this machine; see `Dataset.classes`.
 
     Raises:
-        AttributeError: The source is none, or its folders cannot be read or have changed.
+        AttributeError: The source is no local `ImageFolder`, or its folders cannot be read or have changed.
     """
     names: list[str] = []
     if isinstance(source, ImageFolder) and not is_url(source.root):
@@ -111,7 +112,7 @@ def _folder_names(source: SourceSpec, num_classes: int) -> list[str]:
             raise AttributeError(f"{source.root} has {len(names)} class folders, and had {num_classes} when listed")
     if not names:
         raise AttributeError(
-            f"the labels of {source} are integers without names, or the names take more than {MAX_CLASS_NAMES_BYTES} "
-            f"bytes, the most that a daemon tells, and are not in folders on this machine; num_classes is {num_classes}"
+            f"the labels of {source} are integers without names, or their names take more than {MAX_CLASS_NAMES_BYTES} "
+            f"bytes, the most that a daemon sends, and are no folders on this machine; num_classes is {num_classes}"
         )
     return names

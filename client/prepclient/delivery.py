@@ -1,10 +1,10 @@
-"""Decides when asynchronous copies allow memory to be overwritten. Pure: no torch.
+"""Decides when memory may be overwritten while copies are asynchronous. Pure: no torch.
 
 Only this module protects two kinds of memory:
 
-- *host rows* in the shared ring. The daemon refills a row as soon as it is released, and torch does not track memory
+- *Host rows* in the shared ring. The daemon refills a row as soon as it is released, and torch does not track memory
   that it did not allocate. So a row is free when the event after its copy *has completed*, not when the copy is queued.
-- *device slots*, a ring of ``depth + 1`` buffers. A copy into a slot must follow the consumer's last read of it on the
+- *Device slots*, a ring of ``depth + 1`` buffers. A copy into a slot must follow the consumer's last read of it on the
   GPU, without blocking the host: the copy stream waits for an event that is recorded on the consumer's stream once the
   reads are queued (the pattern of FFCV's epoch iterator).
 
@@ -23,16 +23,16 @@ E = TypeVar("E")
 
 
 class Events(Protocol[E]):
-    """Two streams of one device: *copies*, on which batches travel, and *consumer*, the user's current one.
+    """Two streams of one device: *copies*, on which batches are copied, and *consumer*, the user's current stream.
 
-    All calls return at once except :meth:`wait` and :meth:`synchronize`.
+    Only :meth:`wait` and :meth:`synchronize` block.
     """
 
     def mark_copies(self) -> E:
-        """An event that completes when all copies queued so far have."""
+        """An event that completes when all copies queued so far have completed."""
 
     def mark_consumer(self) -> E:
-        """An event that completes when all the user's work queued so far has."""
+        """An event that completes when all the user's work queued so far has completed."""
 
     def copies_wait(self, event: E) -> None:
         """Copies queued from now on start after `event`."""
@@ -47,7 +47,7 @@ class Events(Protocol[E]):
         """Blocks the calling thread until `event` has completed."""
 
     def elapsed_ns(self, first: E, second: E) -> int:
-        """Time from `first` to `second`, which both have completed; below 0 if `second` came first."""
+        """Time from `first` to `second`, both completed; negative if `second` completed first."""
 
     def synchronize(self) -> None:
         """Blocks the calling thread until every copy queued so far has completed."""
@@ -64,7 +64,7 @@ class _Slot(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class _Copy(Generic[E]):
-    """A batch in transit: the caller's key, its slot, and the event after its copy."""
+    """A batch on its way: the caller's key, the slot, and the event after the copy."""
 
     key: int
     slot: _Slot[E]
@@ -72,11 +72,11 @@ class _Copy(Generic[E]):
 
 
 class Delivery(Generic[E]):
-    """Keeps the slot to fill next, the batch to hand out next, and the host rows that are free.
+    """Keeps track of the slot to fill next, the batch to hand out next, and the host rows that are free.
 
-    One step of the consumer is ``poll``, ``advance``, ``submit`` while there is `room`, ``take``. All calls come from
-    one thread. At most `depth` batches are submitted ahead of the consumer's. The client's default is 2: one that is
-    ready while another travels hides a late announcement.
+    One step of the consumer is ``poll``, ``advance``, ``submit`` while there is `room`, ``take``. One thread at a time
+    may call it. At most `depth` batches are submitted ahead of the consumer's. The client's depth is 2: with one batch
+    ready while another is copied, a late announcement does not show.
     """
 
     def __init__(self, events: Events[E], depth: int) -> None:
@@ -85,11 +85,11 @@ class Delivery(Generic[E]):
         self._events = events
         self._free: deque[_Slot[E]] = deque(_Slot(index) for index in range(depth + 1))
         self._waiting: deque[_Copy[E]] = deque()  # submitted and not yet handed out, oldest first
-        self._travelling: deque[_Copy[E]] = deque()  # host rows may still be read, oldest first
+        self._travelling: deque[_Copy[E]] = deque()  # whose host rows may still be read, oldest first
         self._held: _Slot[E] | None = None
         self._held_is_read = False
         self._asked: E | None = None
-        self._arrivals: deque[tuple[E, E, int]] = deque()  # of batches that were taken: asked for, copied, time waited
+        self._arrivals: deque[tuple[E, E, int]] = deque()  # of batches taken: (asked, copied, waited_ns)
         self._closed = False
 
     @property
@@ -99,31 +99,31 @@ class Delivery(Generic[E]):
 
     @property
     def room(self) -> int:
-        """Batches that may be submitted now."""
+        """How many batches may be submitted now."""
         return 0 if self._closed else len(self._free)
 
     @property
     def waiting(self) -> int:
-        """Batches submitted and not handed out."""
+        """How many batches are submitted and not handed out."""
         return len(self._waiting)
 
     @property
     def travelling(self) -> int:
-        """Batches whose host rows may still be read: while there are any, poll now and then."""
+        """How many batches still have host rows that may be read; while there are any, keep polling."""
         return len(self._travelling)
 
     def submit(self, key: int, issue: Callable[[int], None]) -> None:
         """Starts the copy of one batch.
 
-        It waits for the slot's last copy, so `issue` may write the slot's host staging. That takes time only if the
-        host runs more than `depth` steps ahead of the device.
+        It first waits for the slot's last copy, so that `issue` may write the slot's host staging. This blocks only if
+        the host runs more than `depth` steps ahead of the device.
 
         Args:
-            key: The caller's name of the batch, returned by :meth:`poll` and :meth:`take`.
-            issue: Called with the slot's number; queues the copies into that slot.
+            key: The caller's name for the batch, which :meth:`poll` and :meth:`take` return.
+            issue: Queues the copies into the slot whose number it is given.
 
         Raises:
-            RuntimeError: No room, or closed. After an error of `issue` part of a copy may be under way: the batch is
+            RuntimeError: No room, or closed. If `issue` itself raises, part of a copy may be under way: the batch is
                 never reported free, its slot is lost, and only :meth:`close` may be called.
         """
         if not self.room:
@@ -140,9 +140,10 @@ class Delivery(Generic[E]):
         self._travelling.append(copy)
 
     def take(self, waited_ns: int = 0) -> tuple[int, int]:
-        """Hands out the oldest batch: work that the consumer queues from now on runs after its arrival.
+        """Hands out the oldest batch: work that the consumer queues from now on runs after its copy.
 
-        `waited_ns` is for how long the device was idle because the batch's rows were missing; see `late_ns`.
+        Args:
+            waited_ns: For how long the device was idle because the batch's rows were missing; see `late_ns`.
 
         Returns:
             The batch's key and its slot, which stays untouched until :meth:`advance`.
@@ -161,33 +162,33 @@ class Delivery(Generic[E]):
         return copy.key, copy.slot.index
 
     def read(self) -> None:
-        """Marks that the last read of the consumer's slot is queued on its stream."""
+        """Notes that the last read of the consumer's slot is queued on the consumer's stream."""
         if self._held is not None and not self._held_is_read:
             self._held.consumed = self._events.mark_consumer()
             self._held_is_read = True
 
     def advance(self) -> None:
-        """Frees the consumer's slot, to be filled again after its reads."""
+        """Frees the consumer's slot; it is filled again once its reads are done."""
         self.read()
         if self._held is not None:
             self._free.append(self._held)
             self._held = None
 
     def ask(self) -> None:
-        """As :meth:`advance`; also marks the consumer's work queued so far."""
+        """As :meth:`advance`, and marks the end of the work that the consumer has queued so far."""
         self.advance()
         self._asked = self._events.mark_consumer()
 
     @property
     def caught_up(self) -> bool:
-        """Whether the device has done all the work that was queued before the last :meth:`ask`."""
+        """Whether the device has done all work that was queued before the last :meth:`ask`."""
         return self._asked is None or self._events.done(self._asked)
 
     def late_ns(self) -> int:
-        """Time for which the device was idle since the last call because batches were still being copied.
+        """For how long, since the last call, the device was idle because a batch was still being copied.
 
-        It counts a batch once its copy has completed: from the end of the work before `ask`, less the time for which
-        its rows were missing.
+        A batch counts once its copy has completed: the time from the end of the work before `ask` to the end of the
+        copy, less the time for which its rows were missing.
         """
         total_ns = 0
         while self._arrivals and all(self._events.done(event) for event in self._arrivals[0][:2]):
@@ -196,16 +197,17 @@ class Delivery(Generic[E]):
         return total_ns
 
     def poll(self) -> list[int]:
-        """Keys of the batches whose host rows became free since the last call, in the order of submission."""
+        """Keys of the batches whose host rows have become free since the last call, oldest first."""
         freed: list[int] = []
         while self._travelling and self._events.done(self._travelling[0].copied):
             freed.append(self._travelling.popleft().key)
         return freed
 
     def drain(self) -> list[int]:
-        """Waits until no host row is read any more, so that memory may be unlocked and unmapped.
+        """Waits until no copy reads host rows, so that their memory may be unlocked and unmapped.
 
-        Batches on the device that wait for the consumer stay. Returns the keys of all that were still travelling.
+        Batches that wait on the device for the consumer stay there. Returns the keys of the batches whose rows had not
+        been reported free.
         """
         self._events.synchronize()
         freed = [copy.key for copy in self._travelling]
@@ -213,19 +215,26 @@ class Delivery(Generic[E]):
         return freed
 
     def discard(self) -> None:
-        """Forgets the batches that were not taken (the consumer moves to another position).
+        """Forgets the batches that were not taken, when the consumer moves to another position.
 
-        Their copies run on: :meth:`poll` still reports their host rows, and a new copy into a slot follows the old one
-        on the same stream.
+        Their copies continue: :meth:`poll` still reports their host rows, and a new copy into a slot follows the old
+        one on the same stream.
         """
         while self._waiting:
             self._free.append(self._waiting.popleft().slot)
 
     def close(self) -> list[int]:
-        """Accepts no more batches, and drains. Idempotent."""
+        """Accepts no more batches, and drains as :meth:`drain` does. Idempotent.
+
+        Later work on the copy stream waits for the consumer's reads, so the slots' memory may be reused there.
+        """
         if self._closed:
             return []
         self._closed = True
         freed = self.drain()
         self.discard()
+        self.advance()
+        for slot in self._free:
+            if slot.consumed is not None:
+                self._events.copies_wait(slot.consumed)
         return freed

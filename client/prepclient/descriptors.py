@@ -1,4 +1,4 @@
-"""How many files this process may still open: without a free descriptor, libzmq aborts the process."""
+"""Checks that this process may open enough files: without a free descriptor, libzmq aborts the process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from prepclient import errors
 
 _DESCRIPTORS = 20
-"""A client holds at most ten: five of libzmq's context, two of its socket, the lease, and two rings while it moves. The
-rest is for short-lived files, such as an import's, and other threads."""
+"""A client holds at most ten: five for libzmq's context, two for its socket, the lease, and two rings during a move.
+The rest is for files that are open for a moment, such as those of imports, and for other threads."""
 
 
 def check_descriptors() -> None:
-    """Checks, before a client opens anything, that enough descriptors are free: libzmq aborts the process without them.
+    """Checks, before a client opens anything, that enough descriptors are free.
 
     Raises:
-        TooFewDescriptors: This process may not open as many files as a client needs.
+        TooFewDescriptors: They are not.
     """
     with opening(_DESCRIPTORS), contextlib.ExitStack() as held:
         first = os.eventfd(0, os.EFD_CLOEXEC)
@@ -40,10 +40,10 @@ def opening(count: int) -> Iterator[None]:
 
 
 def too_few_descriptors(needed: int) -> errors.TooFewDescriptors:
-    """The error of a process that has fewer than `needed` left."""
+    """The error if fewer than `needed` descriptors are free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return errors.TooFewDescriptors(
         f"a client needs {needed} free file descriptors, and this process has fewer left: its limit (RLIMIT_NOFILE, "
-        f"`ulimit -n`) is {soft}, which may be raised to {hard}. Raise it, or close files: /proc/{os.getpid()}/fd "
+        f"`ulimit -n`) is {soft} and may be raised to {hard}. Raise it, or close files: /proc/{os.getpid()}/fd "
         "lists what is open"
     )

@@ -1,8 +1,9 @@
 """Device buffers, and the batches that come out of them.
 
-A batch goes host rows -> (side stream, asynchronous) -> one of ``depth + 1`` device buffers -> (consumer's stream) ->
-the user's tensors. :mod:`prepclient.delivery` decides when memory may be overwritten; :mod:`prepclient.finish`
-computes. :class:`DeviceStage` connects the two over an engine (:mod:`prepclient.engine`).
+The bytes of a batch travel from host rows, by an asynchronous copy on a side stream, to one of ``depth + 1`` device
+buffers, and from there, on the consumer's stream, to the user's tensors. :mod:`prepclient.delivery` decides when memory
+may be overwritten, and :mod:`prepclient.finish` computes. :class:`DeviceStage` connects the two over an engine
+(:mod:`prepclient.engine`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from prepclient.finish import Finish, Finisher
 from prepclient.rowlook import RowLook
 
 DRAWN = "-drawn"
-"""Among the small fields: what the ops on a batch drew. No column has this name."""
+"""The small field with the numbers that the ops on a batch drew. No column has this name."""
 
-_ALIGN_BYTES = 256  # so that a GPU reads each small field at full width
+_ALIGN_BYTES = 256  # lets a GPU read each small field in full transactions
 
 
 class Taken(NamedTuple):
@@ -35,7 +36,7 @@ class Taken(NamedTuple):
 
 
 class _Packing:
-    """Small fields (label, index) in one block, which one copy transfers."""
+    """The layout of small fields (label, index) in one block, so that one copy transfers them all."""
 
     def __init__(self, fields: Mapping[str, torch.dtype], max_batch: int, drawn: int) -> None:
         self._spans: dict[str, tuple[int, int, torch.dtype]] = {}
@@ -56,37 +57,38 @@ class _Packing:
 
 
 class DeviceStage:
-    """Copies batches to the GPU ahead of the consumer, and says when their host rows are free.
+    """Copies batches to the GPU ahead of the consumer, and tells when their host rows are free.
 
-    One step of the consumer, all in its own thread::
+    One step of the consumer::
 
         release(stage.delivery.poll())             # rows whose copies have completed
         stage.delivery.ask()                       # the consumer has finished the current batch
         while stage.delivery.room and announced:   # copies for the next steps, up to `depth` ahead
-            stage.submit(end, images, small)
+            stage.submit(start, rows, small)
         taken = stage.take()
 
-    While it waits for an announcement and `delivery.travelling` is not 0, the consumer polls, because the daemon may
+    While the consumer waits for an announcement and `delivery.travelling` is not 0, it keeps polling: the daemon may
     need those rows.
 
-    The tensors are fresh and may be kept: the last computation or a copy on the device makes them on the consumer's
-    stream (38 MB take about 20 microseconds). With ``zero_copy=True`` and nothing to compute, they are the device
-    buffers, valid for work that is queued before the next `delivery.ask` on the stream that is current at that call.
+    The tensors are fresh and may be kept: the last computation, or a copy on the device, makes them on the consumer's
+    stream (38 MB take about 20 microseconds). With ``zero_copy=True`` and nothing to compute they are the device
+    buffers, which are valid for work that is queued before the next `delivery.ask`, on the stream that is current then.
 
     Args:
         device: ``"cuda[:i]"``.
-        looks: Layout of each column with more than one number a row.
-        max_batch: Most rows in one batch.
-        small: Fields with one number per row, by name.
-        depth: Batches ahead of the consumer's. The buffers take ``(depth + 1) * max_batch * look.views *
-            look.nbytes`` bytes of device memory for each look.
+        looks: Layout of each column with more than one number per row.
+        max_batch: Largest number of rows in a batch.
+        small: dtype of each field with one number per row.
+        depth: Batches ahead of the consumer's. For each look the buffers take ``(depth + 1) * max_batch * look.views *
+            look.nbytes`` bytes of device memory.
         finish: The last computation on images.
         zero_copy: Lend the device buffers (see above).
-        engine: The device's streams and memory; CUDA's by default.
-        drawing: Draws for the ops on batches; None if nothing is drawn. Otherwise batches have the small field `DRAWN`.
+        engine: The device's streams and memory; None for CUDA's.
+        drawing: What draws for the ops on batches; None if nothing is drawn. With it, batches that are submitted have
+            the small field `DRAWN`.
 
     Raises:
-        DeviceUnavailable: No such device.
+        DeviceUnavailable: There is no such device.
         SpecError: `finish` does not fit the rows.
     """
 
@@ -102,16 +104,14 @@ class DeviceStage:
         self.drawing = drawing
         self._packing = _Packing(small, max_batch, drawing.width if drawing is not None else 0)
         self.delivery = Delivery(self.engine, depth)
-        # Tensors made in the user's inference_mode could not be written outside of it.
+        # Tensors made in inference mode cannot be written to outside of it, and the user may leave it.
         with torch.inference_mode(False):
             finishers = {look: Finisher(finish or Finish(), look, self.engine.device) for look in looks}
             self._views = [(look, finishers[look]) for look in looks for _ in range(look.views)]
             self._allocate(self.delivery.slots)
         self._lends = zero_copy and all(finisher.is_plain for _, finisher in self._views)
         self._pid = os.getpid()
-        self._end = weakref.finalize(
-            self, _retire, self._pid, self.engine, self._buffers, (self.delivery, self._staging)
-        )
+        self._end = weakref.finalize(self, _retire, self._pid, self.engine, self._buffers, self.delivery, self._staging)
 
     def _allocate(self, slots: int) -> None:
         n = self._max_batch
@@ -131,12 +131,12 @@ class DeviceStage:
 
         Args:
             key: Any number that names the batch.
-            dense: For each look and view its stored rows ``(n_i, *look.shape)``, in order; two parts if the batch
-                wraps around its ring. A batch may be empty.
-            small: For each small field its parts ``(n_i,)``, copied before this returns.
+            dense: For each look and view the stored rows ``(n_i, *look.shape)``, in order; several parts if the batch
+                wraps around its ring or lies in two. A batch may be empty.
+            small: For each small field its parts ``(n_i,)``. They are copied before this returns.
 
         Raises:
-            RuntimeError: No room, closed, or a CUDA error, after which only :meth:`close` may be called.
+            RuntimeError: No room, or closed. After any other error only :meth:`close` may be called.
         """
         n = sum(len(part) for part in [*dense, *small.values()][0])
 
@@ -158,10 +158,10 @@ class DeviceStage:
         self.delivery.submit(key, issue)
 
     def take(self, waited_ns: int = 0) -> Taken:
-        """Hands out the oldest submitted batch, without waiting on the host; `waited_ns` as of `Delivery.take`.
+        """Hands out the oldest submitted batch without blocking the host; see `Delivery.take`.
 
         Raises:
-            RuntimeError: None was submitted, or closed.
+            RuntimeError: No batch was submitted, or closed.
         """
         key, slot = self.delivery.take(waited_ns)
         n = self._counts[slot]
@@ -177,7 +177,7 @@ class DeviceStage:
         if self.drawing is not None:
             numbers = small.pop(DRAWN)
             drawn, stored = self.drawing.split(numbers), small
-            # A copy: the staging may be written again before the consumer's stream gets to this batch.
+            # A clone, because the staging may be written again before an engine runs `finish`.
             known = self.drawing.split(self._packing.views(self._staging[slot], n)[DRAWN].clone())
             small = {**small, **self.drawing.unwritten(small)}
 
@@ -198,10 +198,10 @@ class DeviceStage:
         return {look.name: look.together([next(left) for _ in range(look.views)]) for look in self._looks}
 
     def reset(self) -> bool:
-        """Drains and empties the stage, for the rows of another ring.
+        """Drains and empties the stage, so that it can take rows of another ring.
 
         Returns:
-            False if an error has cost a buffer; then the stage is closed and the caller makes another.
+            False if an error has cost a slot: the stage is closed then, and the caller makes another.
         """
         self.delivery.drain()
         self.delivery.discard()
@@ -212,10 +212,10 @@ class DeviceStage:
         return False
 
     def close(self) -> list[int]:
-        """Drains and frees the device memory; returns what `Delivery.drain` does. Idempotent; a no-op in a fork.
+        """Drains, and frees the device memory; returns what `Delivery.drain` does. Idempotent; a no-op in a fork.
 
         Raises:
-            RuntimeError: The CUDA context is broken; even so, nothing reads host rows any more.
+            RuntimeError: The CUDA context is broken; nothing reads host rows any more in this case, either.
         """
         try:
             return self.delivery.close() if os.getpid() == self._pid else []
@@ -225,13 +225,16 @@ class DeviceStage:
 
 
 _of_parents: list[object] = []
-"""Kept alive in a forked child, because the end of an event, a stream or page-locked memory calls CUDA."""
+"""Objects that a forked child keeps alive, because destroying events, streams or page-locked memory calls CUDA."""
 
 
-def _retire(pid: int, engine: Engine[Any], buffers: list[torch.Tensor], others: object) -> None:
+def _retire(
+    pid: int, engine: Engine[Any], buffers: list[torch.Tensor], delivery: Delivery[Any], staging: list[torch.Tensor]
+) -> None:
     """Ends a stage of process `pid`; also runs when it is dropped without `close`."""
     if os.getpid() != pid:
-        _of_parents.append((engine, buffers, others))
+        _of_parents.append((engine, buffers, delivery, staging))
         return
+    delivery.close()
     for buffer in buffers:
         engine.retire(buffer)

@@ -1,4 +1,4 @@
-"""A device: memory, a side stream and events. Only :class:`CudaEngine` needs a GPU."""
+"""A device: its memory, a side stream and events. Only :class:`CudaEngine` needs a GPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from prepclient.delivery import E, Events
 from prepclient.errors import InvalidSpec, PrepClientError
 from prepclient.pinning import PinDriver, open_driver
 
-# torch types this module in part only, and another part in each release.
+# torch.cuda has type hints in parts only, which differ between releases.
 _cuda: Any = torch.cuda
 
 
 class DeviceUnavailable(PrepClientError, RuntimeError):
-    """The requested device is not available; the text says what torch sees."""
+    """The device asked for is not available; the message says what torch sees."""
 
 
 class Engine(Events[E], Protocol[E]):
@@ -27,13 +27,13 @@ class Engine(Events[E], Protocol[E]):
         """The device of the user's tensors."""
 
     def buffer(self, nbytes: int) -> torch.Tensor:
-        """Device memory, uint8, that only the copies' stream has touched."""
+        """Device memory, uint8, that no stream but the copy stream has pending work on."""
 
     def staging(self, nbytes: int) -> torch.Tensor:
         """New page-locked host memory, uint8."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Queues a copy of dense host memory into device memory on the copies' stream."""
+        """Queues a copy of contiguous host memory into device memory on the copy stream."""
 
     def launch(self, work: Callable[[], None]) -> None:
         """Queues work on the consumer's stream."""
@@ -42,11 +42,11 @@ class Engine(Events[E], Protocol[E]):
         """The driver that page-locks rings."""
 
     def retire(self, buffer: torch.Tensor) -> None:
-        """Delays the reuse of a buffer's memory until the consumer's queued reads are done; call it before dropping."""
+        """Delays the reuse of a buffer's memory, once it is dropped, until the consumer's reads are done."""
 
 
 class CudaEngine:
-    """An :class:`Engine` on a CUDA device with an index; it decides nothing."""
+    """The :class:`Engine` of a CUDA device, given with its index. It makes no decisions."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -58,59 +58,59 @@ class CudaEngine:
         return self._device
 
     def buffer(self, nbytes: int) -> torch.Tensor:
-        """Allocates in the side stream's pool: a block from the user's pool may still have readers."""
+        """Allocates from the side stream's pool: on a block of another stream's pool work may still be pending."""
         with _cuda.stream(self._copies):
             return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def staging(self, nbytes: int) -> torch.Tensor:
-        """Allocates by torch's own caching host allocator."""
+        """Allocates from torch's caching host allocator."""
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """One cudaMemcpyAsync; from pageable memory the driver stages it first and the host waits."""
+        """One cudaMemcpyAsync; from pageable memory the driver stages the bytes, and the host waits for that."""
         with _cuda.stream(self._copies):
             target.copy_(source, non_blocking=True)
 
     def launch(self, work: Callable[[], None]) -> None:
-        """Runs `work`: kernels are asynchronous on the current stream of the tensors' device."""
+        """Runs `work`: its kernels go to the current stream of the tensors' device."""
         work()
 
     def pin_driver(self) -> PinDriver:
-        """The driver of libcuda, or the runtime's without libcuda."""
+        """See `open_driver`."""
         return open_driver(self._device)
 
     def retire(self, buffer: torch.Tensor) -> None:
-        """Tells the caching allocator that the current stream reads the block, for when it is freed."""
+        """Tells the caching allocator that the current stream reads the block, too."""
         buffer.record_stream(_cuda.current_stream(self._device))
 
     def mark_copies(self) -> Any:
-        """Records a fresh event on the side stream."""
+        """Records a new event on the side stream."""
         return self._mark(self._copies)
 
     def mark_consumer(self) -> Any:
-        """Records a fresh event on the stream that is current for the calling thread."""
+        """Records a new event on the calling thread's current stream."""
         return self._mark(_cuda.current_stream(self._device))
 
     def _mark(self, stream: Any) -> Any:
-        # Blocking: a waiting host sleeps, because the workers need the cores.
+        # blocking=True: a waiting host sleeps instead of spinning, because the workers need the cores.
         event = _cuda.Event(enable_timing=True, blocking=True)
         event.record(stream)
         return event
 
     def copies_wait(self, event: Any) -> None:
-        """Queues the wait on the side stream."""
+        """Makes the side stream wait."""
         self._copies.wait_event(event)
 
     def consumer_waits(self, event: Any) -> None:
-        """Queues the wait on the current stream."""
+        """Makes the current stream wait."""
         _cuda.current_stream(self._device).wait_event(event)
 
     def done(self, event: Any) -> bool:
-        """Asks the driver, about a microsecond."""
+        """Asks the driver, in about a microsecond."""
         return bool(event.query())
 
     def wait(self, event: Any) -> None:
-        """Sleeps until the event has completed, without the interpreter's lock."""
+        """Sleeps until the event has completed, without the GIL."""
         event.synchronize()
 
     def elapsed_ns(self, first: Any, second: Any) -> int:
@@ -123,11 +123,11 @@ class CudaEngine:
 
 
 def check_device(given: torch.device | str | None) -> torch.device:
-    """Checks a device without a call to CUDA, so that the process can still fork. None is the CPU.
+    """The device that the user asked for; None is the CPU. It calls no CUDA, so the process can still fork.
 
     Raises:
-        InvalidSpec: Not a device.
-        DeviceUnavailable: Neither the CPU nor CUDA, or torch was built without CUDA.
+        InvalidSpec: `given` names no device.
+        DeviceUnavailable: It is neither the CPU nor CUDA, or torch was built without CUDA.
     """
     try:
         device = torch.device("cpu" if given is None else given)
@@ -136,13 +136,13 @@ def check_device(given: torch.device | str | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise DeviceUnavailable(f"device = {str(device)!r}: use 'cpu' or 'cuda[:i]'")
     if device.type == "cuda" and not (torch.version.cuda or getattr(torch.version, "hip", None)):
-        why = "was built without CUDA"
-        raise DeviceUnavailable(f"device = {str(device)!r}: torch {torch.__version__} {why}; 'cpu' works")
+        reason = f"torch {torch.__version__} was built without CUDA; 'cpu' works"
+        raise DeviceUnavailable(f"device = {str(device)!r}: {reason}")
     return device
 
 
 def cuda_device(device: torch.device | str) -> torch.device:
-    """A CUDA device with its index, initialised; ``"cuda"`` is the current one.
+    """A CUDA device with its index, with CUDA initialised; ``"cuda"`` is the current device.
 
     Raises:
         DeviceUnavailable: torch was built without CUDA, sees no GPU, or has no GPU of that index.
@@ -151,8 +151,8 @@ def cuda_device(device: torch.device | str) -> torch.device:
     if wanted.type != "cuda":
         raise DeviceUnavailable(f"device = {str(wanted)!r}: use 'cuda[:i]'")
     if not _cuda.is_available():
-        why = "sees no GPU (nvidia-smi, CUDA_VISIBLE_DEVICES)"
-        raise DeviceUnavailable(f"device = {str(wanted)!r}: torch {torch.__version__} {why}; 'cpu' works")
+        reason = f"torch {torch.__version__} sees no GPU (check nvidia-smi and $CUDA_VISIBLE_DEVICES); 'cpu' works"
+        raise DeviceUnavailable(f"device = {str(wanted)!r}: {reason}")
     _cuda.init()
     index = _cuda.current_device() if wanted.index is None else wanted.index
     if index >= _cuda.device_count():

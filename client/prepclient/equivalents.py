@@ -1,6 +1,6 @@
-"""What to write instead of a DataLoader's arguments, torchvision's classes and what went.
+"""Says what to write instead of a DataLoader's arguments, torchvision's classes, and arguments of earlier releases.
 
-torchvision is not imported: its classes are known by their modules and names.
+It does not import torchvision: it knows its classes by module and name.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ _ARGUMENTS = {
     "num_workers": "`prepserver start --workers N` sets the workers for all jobs of the machine; workers=N starts a "
     "private daemon where none runs, inline=True makes the rows in this process",
     "pin_memory": "leave it out: device='cuda' page-locks the daemon's memory and copies batches ahead",
-    "pin_memory_device": "device='cuda' names the device that batches are copied to",
+    "pin_memory_device": "device='cuda:1' names the device to which batches are copied",
     "persistent_workers": "leave it out: the daemon's workers outlive epochs and jobs",
-    "prefetch_factor": "prefetch=N is the number of rows to have ready; left out, the daemon fills its ring",
+    "prefetch_factor": "prefetch=N counts rows to have ready, not batches; without it, the daemon fills its ring",
     "timeout": "timeout_s= is the longest wait for a batch",
     "generator": "seed= decides the order and the augmentation",
-    "worker_init_fn": "workers run no code of yours; seed= decides their random numbers",
+    "worker_init_fn": "workers run none of your code; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
-    "collate_fn": "batches are tensors already; fields= chooses what a batch has, collate='list' makes targets",
-    "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part",
+    "collate_fn": "batches are tensors already; fields= chooses their fields, collate='list' makes lists of targets",
+    "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part of it",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
     "in_order": "leave it out: batches always come in order",
     # keywords of releases before 0.3
-    **dict.fromkeys(("rank", "world_size", "num_shards", "shard_index"), "sharding=Sharding(...) holds it"),
-    **dict.fromkeys(("start", "lag"), "joining=Joining(...) holds it"),
-    "join_wait_s": "joining=Joining(wait_s=...) holds it",
+    **dict.fromkeys(("rank", "world_size", "num_shards", "shard_index"), "pass it in sharding=Sharding(...)"),
+    **dict.fromkeys(("start", "lag"), "pass it in joining=Joining(...)"),
+    "join_wait_s": "pass joining=Joining(wait_s=...)",
 }
 
 _DATASETS = {
@@ -47,15 +47,16 @@ _ON_BATCHES = {
     "prepclient.ToDtype, stores rows as floats",
     **dict.fromkeys(("MixUp", "CutMix"), "pass device_ops=[prepclient.MixUp(num_classes)], or CutMix"),
 }
-"""Transforms that are better done on batches than on samples."""
+"""Transforms that are better applied to batches than to samples."""
 
 
 def refuse_loader_arguments(given: Mapping[str, object]) -> None:
     """Refuses arguments that `PrepClient` does not have.
 
     Raises:
-        InvalidSpec: One that a DataLoader, its dataset or an earlier release has; the text says what to write instead.
-        TypeError: Any other.
+        InvalidSpec: A DataLoader, its dataset or an earlier release has the argument; the text says what to write
+            instead.
+        TypeError: It is any other.
     """
     unknown = [name for name in given if name not in _ARGUMENTS]
     if unknown:
@@ -69,12 +70,12 @@ def refuse_torchvision(source: object, ops: object) -> None:
     """Refuses a dataset or transform of torchvision.
 
     Raises:
-        InvalidSpec: Naming prepclient's equivalent.
+        InvalidSpec: It names prepclient's equivalent.
     """
     if is_torchvision(source):
         name = type(source).__name__
         equal = _DATASETS.get(name, "prepclient.FileList(path)")
-        raise InvalidSpec(f"source is a torchvision {name}: name the files by {equal}", "source")
+        raise InvalidSpec(f"source is torchvision's {name}: use {equal} instead", "source")
     if is_torchvision(ops):
         raise _refusal("ops", ops)
     if isinstance(ops, Sequence):
@@ -84,12 +85,12 @@ def refuse_torchvision(source: object, ops: object) -> None:
 
 
 def is_torchvision(value: object) -> bool:
-    """Say whether a value is an object of a class of torchvision."""
+    """Whether a value is an instance of one of torchvision's classes."""
     return type(value).__module__.partition(".")[0] == "torchvision"
 
 
 def _refusal(field: str, transform: object) -> InvalidSpec:
     name = type(transform).__name__
-    translated = "pass prepclient.from_torchvision(transform), which translates it or says why it cannot be translated"
+    translated = "pass prepclient.from_torchvision(transform), which translates it or says why it cannot"
     instead = _ON_BATCHES.get(name, translated)
     return InvalidSpec(f"{field} is torchvision's {name}: {instead}", field)

@@ -1,4 +1,4 @@
-"""The client's errors. Each text says what to do."""
+"""The errors of the client. Each message says what to do."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ class NoServer(PrepClientError):
 
 
 class NoPermission(PrepClientError):
-    """A daemon runs, but this user may not use it."""
+    """A daemon runs, but this user may not connect to it."""
 
 
 class VersionMismatch(PrepClientError):
-    """Client and daemon speak no common protocol version."""
+    """Client and daemon are of releases that do not work together."""
 
 
 class UnknownField(InvalidSpec):
-    """`fields` names a field that batches do not have."""
+    """The argument `fields` names a field that batches do not have."""
 
 
 class MemoryRefused(PrepClientError):
-    """The daemon has no memory for the ring."""
+    """The ring of rows does not fit into the memory that is free or allowed."""
 
 
 class SourceUnavailable(PrepClientError):
-    """The dataset is missing, empty or unreadable for the daemon."""
+    """The dataset is missing, empty, or not readable by the daemon."""
 
 
 class SourceChanged(PrepClientError):
@@ -35,7 +35,7 @@ class SourceChanged(PrepClientError):
 
 
 class ForkedClient(PrepClientError, RuntimeError):
-    """A client that attached in one process is used in a fork of that process."""
+    """A client that was used in one process is used again in a fork of that process."""
 
 
 class ServerBusy(PrepClientError):
@@ -43,15 +43,17 @@ class ServerBusy(PrepClientError):
 
 
 class TooFewDescriptors(PrepClientError):
-    """This process may not open as many files as a client needs (``ulimit -n``)."""
+    """This process has fewer free file descriptors (``ulimit -n``) than a client needs."""
 
 
 class BadSampleError(PrepClientError):
     """A sample of the batch could not be made, and `on_error` is ``"raise"``.
 
+    The batch counts as handed out: the next call of ``next`` gives the batch after it.
+
     Attributes:
-        index: The sample's place in the source.
-        reason: Path and cause.
+        index: Index of the sample in the source.
+        reason: Path of the sample, and what is wrong with it.
     """
 
     def __init__(self, index: int, reason: str) -> None:
@@ -64,12 +66,18 @@ class BadSampleError(PrepClientError):
 
 
 class ServerGone(PrepClientError):
-    """The daemon ended or was killed while this client used it."""
+    """The daemon ended while this client used it, and none came back within `reconnect_s`.
+
+    The next call of ``next`` tries again, and gives the batch that is due.
+    """
 
 
 class BatchTimeout(PrepClientError, TimeoutError):
-    """No batch came within `timeout_s`, although the daemon runs."""
+    """The daemon runs, but gave no batch or no answer within `timeout_s`.
+
+    The next call of ``next`` tries again, and gives the batch that is due.
+    """
 
 
 class ProtocolViolation(PrepClientError):
-    """One side sent what the protocol does not allow: a bug."""
+    """Client or daemon sent a message that the protocol does not allow: a bug. Please report it."""

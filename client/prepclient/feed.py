@@ -1,7 +1,7 @@
-"""Feeds are where rows come from: a daemon's ring (`prepclient.served`), or this process (`prepclient.inline`).
+"""Feeds give rows: from a daemon's ring (`prepclient.served`), or made in this process (`prepclient.inline`).
 
-`Service` says which, and how long to wait for it. A feed knows the listing and the start, waits until the session's
-next batch is ready, and takes rows back.
+`Service` says which feed to use, and how long to wait for it. A feed knows the listing and where the job begins, waits
+until the session's next batch is ready, and takes rows back.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Service:
     """What makes the rows, and how long to wait for it."""
 
     runtime_dir: str | None = None  # the daemon's directory; None for the usual places
-    # workers of a private daemon if no daemon runs, a number or "auto"; None for no private one
+    # workers of a private daemon that starts if none runs: a number or "auto"; None starts none
     workers: int | str | None = None
     inline: bool = False  # whether this process makes the rows
     plugins: tuple[str, ...] = ()  # the user's own plug-ins, for this process or a private daemon
     cache: str = ""  # see `prepclient.spec.check_cache`
 
     joining: Joining = Joining()  # noqa: RUF009 - frozen
-    prefetch: int = 0  # rows to have ready ahead, 0 for the daemon's choice
+    prefetch: int = 0  # rows to have ready ahead; 0 for the daemon's choice
     connect_s: float = 10.0  # longest wait for a daemon at first use
     reconnect_s: float = 300.0  # longest wait for a daemon that went away
     timeout_s: float = 600.0  # longest wait for a batch or an answer
@@ -38,18 +38,18 @@ class Service:
         if self.workers is not None and self.inline:
             raise InvalidSpec(
                 f"workers = {self.workers} with inline = True: inline makes the rows in this process, without workers. "
-                "Leave out one of the two",
+                "Pass only one of them",
                 "workers",
             )
         if self.workers is None and not self.inline:
-            self.refuse_plugins("Or pass workers=N or inline=True, too")
+            self.refuse_plugins("Pass workers=N or inline=True to load them for this process only")
 
     def refuse_plugins(self, more: str) -> None:
-        """Raises `InvalidSpec` if there are plug-ins: a shared daemon loads none for its clients."""
+        """Raises `InvalidSpec`, ending in `more`, if there are plug-ins: a shared daemon loads none for its clients."""
         if self.plugins:
             raise InvalidSpec(
                 f"plugins = {list(self.plugins)}: the configuration of a shared daemon names its plug-ins (load under "
-                f"[plugins], or `prepserver start --plugin NAME`), not its clients. {more}",
+                f"[plugins], or `prepserver start --plugin NAME`); its clients cannot. {more}",
                 "plugins",
             )
 
@@ -58,54 +58,54 @@ class Service:
 class Start:
     """Where to begin."""
 
-    epoch: int = 0  # number of the epoch. Without `position` it begins wherever an epoch may begin.
+    epoch: int = 0  # number of the epoch; without `position` it begins wherever an epoch may begin
     position: int | None = None  # exact position, counted over all shards; None for a fresh start
     epoch_start: int | None = None  # position at which the epoch of `position` began
     rounds: int = 0  # batches from `position` on that this rank has taken already
-    # position of all ranks together, which a checkpoint taken here holds; None for `position`
+    # position of all ranks together, which a checkpoint holds; None for `position`
     checkpoint: int | None = None
-    # start of epoch 0, which fixes the start of `epoch` if there is no `position`; None for any
+    # position at which epoch 0 must have begun, if there is no `position`; None for any
     first: int | None = None
 
 
 class Listing(NamedTuple):
-    """The number of samples of a source, and digests that are empty if they are not known."""
+    """The number of samples of a source, and digests, which are empty if they are not known."""
 
     samples: int
-    content: str  # digest of the samples, independent of the dataset's place
-    digest: str = ""  # digest of the samples and the place
-    code: str = ""  # digest of the plug-ins' code; empty also if there are none
+    content: str  # digest of the samples, which does not depend on where the dataset lies
+    digest: str = ""  # digest of the samples and of where they lie
+    code: str = ""  # digest of the plug-ins' code; also empty if there are none
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: the part that does not depend on the dataset's place."""
+        """The part for checkpoints, which does not depend on where the dataset lies."""
         return {"samples": self.samples, "content": self.content} | ({"code": self.code} if self.code else {})
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Listing:
-        """The inverse of `state`; `LookupError`, `TypeError` or `ValueError` if it is no such state."""
+        """The inverse of `state`; raises `LookupError`, `TypeError` or `ValueError` for anything else."""
         return cls(int(state["samples"]), str(state["content"]), code=str(state.get("code", "")))
 
     def agrees(self, other: Listing) -> bool:
-        """Whether all values that both know are equal."""
+        """Whether all values known to both are equal."""
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
 class Until(NamedTuple):
     """What a stage waits for."""
 
-    is_met: Callable[[], bool]  # called after every message, and at the pace of `pace_s`
-    pace_s: Callable[[], float | None] = lambda: None  # longest time until the next call of `is_met`; None for no limit
-    # Whether missing rows hold up the training loop. While its device is busy they do not, and the feed does not tell
-    # the daemon that this job waits.
+    is_met: Callable[[], bool]  # called after every message, and at least every `pace_s`
+    pace_s: Callable[[], float | None] = lambda: None  # longest time between two calls of `is_met`; None for no limit
+    # Whether missing rows hold up the training loop. They do not while its device is busy, and then the feed does not
+    # tell the daemon that this job waits.
     holds_up: Callable[[], bool] = lambda: True
 
 
 class Feed:
-    """Rows for one session. The methods here suit a feed that makes rows in `wait`."""
+    """Rows for one session. The methods that do nothing here suit a feed that makes rows in `wait`."""
 
     listing: Listing  # the source's listing
     num_classes: int  # distinct labels, 0 if unknown
-    classes: list[str]  # names of the classes by label; empty if there are none, or too many for the daemon to tell
+    classes: list[str]  # names of the classes by label; empty if there are none, or too many to be sent
     epoch_start: int  # position at which the job's epoch begins
     position: int  # position of its first row
     rows: RingChain  # read access to the rings
@@ -117,7 +117,7 @@ class Feed:
         """Handles messages that have arrived, without waiting."""
 
     def wait(self, session: Session, timeout_s: float, until: Until) -> None:
-        """Waits until `until` is met; hands announcements to the session meanwhile.
+        """Waits until `until` is met, and passes announcements on to the session meanwhile.
 
         Raises:
             PrepClientError: The rows cannot come, or did not come in time.
@@ -125,16 +125,16 @@ class Feed:
         raise NotImplementedError
 
     def release(self, session: Session) -> None:
-        """Passes on that `session.released_upto` has moved."""
+        """Takes note that `session.released_upto` has moved."""
 
     def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
-        """What is known about this job now: ``sharing_factor`` and ``verdict``; empty if nothing is.
+        """What is known about this job now: ``sharing_factor`` and ``verdict``; empty if nothing is known.
 
-        `totals` are what its training loop has received. With `since_ns` (`time.monotonic_ns`), also the ``chunks``
-        that workers have made since then.
+        `totals` is what its training loop has received. With `since_ns` (of `time.monotonic_ns`) it also has the
+        ``chunks`` that workers have made since then.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends. Idempotent."""
+        """Ends the feed. Idempotent."""
         self.rows.close()

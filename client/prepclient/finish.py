@@ -1,8 +1,8 @@
-"""The last step of a batch: its device ops, then normalise, cast and lay it out, on the CPU or a GPU.
+"""The last step of a batch, on the CPU or a GPU: its device ops, then normalise, cast and lay out.
 
 Rows are stored as small as possible (uint8, HWC), because jobs share memory and the bus. Normalised floats take up to
-four times the bytes and cost a GPU microseconds, so they are made last. The caller decides on which stream the kernels
-run.
+four times the bytes and cost a GPU only microseconds, so they are made last. The caller decides on which stream the
+kernels run.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ from prepserver.pipeline.pipeline import MAX_OPS, Pipeline
 from prepserver.pipeline.record import Record, RowField
 from prepserver.pipeline.spec import digest_of
 
-_CACHED_ELEMENTS = 1 << 18  # 1 MiB of float32
+_CACHED_ELEMENTS = 1 << 18  # 1 MiB of float32, which fits into a core's cache
 
 _ALONE_BYTES = 2 << 20
-"""torch shares a copy of 128 KiB between its threads, and where cores are busy waits milliseconds for the last one."""
+"""Copies up to this size take one thread: torch splits copies from 128 KiB on, and waits milliseconds for the last
+thread where cores are busy."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last computation on images; nothing by default.
+    """The last computation on images; by default nothing.
 
     Raises:
-        SpecError: An invalid value; its field is the parameter's name.
+        SpecError: A value is invalid; `field` names it.
     """
 
-    # ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: short for
-    # ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`
+    # ``(mean, std)``, one number per channel each, for values in [0, 1] as in torchvision (255 in uint8 is 1.0): short
+    # for ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`
     normalize: tuple[Sequence[float], Sequence[float]] | None = None
-    # ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``: short for ``ToDtype(dtype, scale=True)`` after all
-    # that. None is the type that the ops leave.
+    # ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``: short for ``ToDtype(dtype, scale=True)`` at the very
+    # end. None keeps the dtype that the ops give.
     dtype: torch.dtype | None = None
-    # ``torch.channels_last`` or ``torch.contiguous_format``, short for ``ToLayout("CHW")``; None keeps the stored
-    # order, which is channels_last unless the pipeline changes it
+    # ``torch.channels_last``, or ``torch.contiguous_format``, which is short for ``ToLayout("CHW")``. None keeps the
+    # stored order, which is channels_last unless the pipeline changes it.
     memory_format: torch.memory_format | None = None
     ops: Sequence[Op] = ()  # ops on the batch; a `ToLayout` at the end becomes `memory_format` and `layout`
-    compile: bool | None = None  # whether torch.compile fuses the ops; None where they run on a GPU
+    compile: bool | None = None  # whether torch.compile fuses the ops; None does so on a GPU only
     # order of the axes that the user sees; None for the pipeline's
     layout: Layout | None = field(default=None, init=False)
 
@@ -65,19 +66,21 @@ class Finish:
             reason = "one of torch.float16, torch.bfloat16, torch.float32, torch.uint8"
             raise SpecError("dtype", self.dtype, reason)
         if self.normalize is not None and self.dtype == torch.uint8:
-            raise SpecError("dtype", self.dtype, "normalised values are not whole: ask for a float type")
+            raise SpecError("dtype", self.dtype, "normalised values are not whole numbers: ask for a float type")
         if self.memory_format not in (None, torch.channels_last, torch.contiguous_format):
             reason = "torch.channels_last or torch.contiguous_format"
             raise SpecError("memory_format", self.memory_format, reason)
         ops = items("device_ops", self.ops, range(MAX_OPS + 1))
         for place, op in enumerate(ops):
             if type(op) not in DEVICE_OPS and not (isinstance(op, ToLayout) and place == len(ops) - 1):
-                there = ", ".join(sorted(each.__name__ for each in DEVICE_OPS))
-                reason = f"cannot be done on a batch: put it into ops, or choose among {there}, and ToLayout at the end"
+                known = ", ".join(sorted(each.__name__ for each in DEVICE_OPS))
+                reason = f"cannot be done on a batch: put it into ops, or choose among {known}, and ToLayout at the end"
                 raise SpecError(f"device_ops[{place}]", op, reason)
         if ops and isinstance(ops[-1], ToLayout):
             if self.memory_format is not None:
-                raise SpecError("memory_format", self.memory_format, "device_ops end with ToLayout: leave out one")
+                raise SpecError(
+                    "memory_format", self.memory_format, "device_ops end with ToLayout: leave out one of the two"
+                )
             object.__setattr__(self, "layout", ops[-1].layout)
             object.__setattr__(self, "memory_format", torch.contiguous_format)
             ops = ops[:-1]
@@ -85,14 +88,14 @@ class Finish:
 
     @property
     def digest(self) -> str:
-        """Names the ops; empty if there are none."""
+        """Identifies the ops; empty if there are none."""
         return digest_of([op.to_wire() for op in self.ops])[:16] if self.ops else ""
 
     def ops_on(self, look: RowLook, device: torch.device) -> BatchOps:
-        """All ops for images of one column, those of `normalize` and of a scaling `dtype` too.
+        """All ops on images of one column, including those of `normalize` and of a `dtype` that scales.
 
         Raises:
-            SpecError: They do not fit.
+            SpecError: They do not fit the images.
         """
         ops: tuple[Op, ...] = tuple(self.ops)
         is_scaled = self.dtype not in (None, torch.uint8) and batch_ops(ops, look.image, device).image.dtype == "uint8"
@@ -108,19 +111,19 @@ class Finish:
         """Refuses a `normalize` that does not suit a field's values.
 
         Raises:
-            SpecError: They are normalised already, or a mean is above 1 for values in [0, 1].
+            SpecError: The values are normalised already, or a mean is beyond them, such as 124 for values in [0, 1].
         """
         if self.normalize is None or not isinstance(field.kind, Image):
             return
         image = batch_ops(tuple(self.ops), RowLook.of(field, 1).image, torch.device("cpu")).image
         if image.top is None:
-            reason = "the pipeline has a Normalize already, or device_ops has: leave out one"
+            reason = "ops or device_ops have a Normalize already: leave out one"
             raise SpecError("normalize", self.normalize, reason)
         mean_fits("normalize", self.normalize[0], 1.0 if image.dtype == "uint8" else image.top)
 
 
 def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """``(mean, std)`` as two tuples of finite floats of one length, every std above zero."""
+    """``(mean, std)`` as two tuples of finite floats, of the same length, every std above zero."""
     try:
         mean, std = (tuple(float(number) for number in numbers) for numbers in value)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
@@ -133,15 +136,15 @@ def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, .
 
 
 class Finisher:
-    """A :class:`Finish` for one column on one device; columns that are no images are not changed.
+    """A :class:`Finish` for one column on one device. Columns that are no images stay as they are.
 
-    It computes one multiply-add in float32, ``x * scale + bias``, with 255, mean and std folded into two constants per
-    channel, and rounds once. On a GPU that is one kernel, which reads and writes each byte once. On the CPU, torch
-    would widen the whole batch first, so a few images are done at a time, which stay in the core's cache.
+    Without ops that draw, it computes one multiply-add in float32, ``x * scale + bias``, with 255, mean and std folded
+    into two constants per channel, and rounds once. On a GPU that is one kernel, which reads and writes each byte once.
+    On the CPU, torch would convert the whole batch to float32 first; a few images at a time stay in the core's cache.
 
     Raises:
-        SpecError: `finish` does not fit the rows (number of channels, float rows cast to uint8,
-            channels_last of images that are seen as HWC).
+        SpecError: `finish` does not fit the rows: another number of channels, float rows cast to uint8, or
+            channels_last for images that the user sees as HWC.
     """
 
     def __init__(self, finish: Finish, look: RowLook, device: torch.device) -> None:
@@ -152,9 +155,9 @@ class Finisher:
         self._scratch: torch.Tensor | None = None
         self._scale: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
-        self._is_fused = device.type == "cuda" if finish.compile is None else finish.compile
+        self._compiles = device.type == "cuda" if finish.compile is None else finish.compile
         if finish.memory_format == torch.channels_last and look.seen == "HWC":
-            raise SpecError("memory_format", finish.memory_format, "the pipeline's images are seen as HWC")
+            raise SpecError("memory_format", finish.memory_format, "the pipeline's images are HWC already")
         stored = torch.empty((1, *look.shape), dtype=look.dtype, device="meta")
         one = look.view(stored)
         if finish.memory_format is not None:
@@ -162,8 +165,8 @@ class Finisher:
         self._shape = one.shape[1:]
         self._strides = (one.numel(), *one.stride()[1:])
         self._keeps_order = self._strides[1:] == look.view(stored).stride()[1:]
-        self.dtype = look.dtype  # element type of a finished batch
-        self.ops: BatchOps | None = None  # the ops on the images; None for another column
+        self.dtype = look.dtype  # dtype of a finished batch
+        self.ops: BatchOps | None = None  # the ops on images; None for other columns
         if look.is_image:
             self.ops = finish.ops_on(look, device)
             self.dtype = finish.dtype or getattr(torch, self.ops.image.dtype)
@@ -173,14 +176,14 @@ class Finisher:
             if any(offset) or any(each != 1.0 for each in divisor):
                 self._scale = self._per_channel([1.0 / each for each in divisor])
                 self._bias = self._per_channel(offset) if any(offset) else None
-        self.width = self.ops.width if self.ops is not None else 0  # how many numbers the ops draw for a row
-        # whether a finished batch equals the stored rows in bits and strides
+        self.width = self.ops.width if self.ops is not None else 0  # numbers that the ops draw per row
+        # whether a finished batch has the bits and strides of the stored rows
         self.is_plain = not self.width and self._scale is None and self.dtype == look.dtype and self._keeps_order
 
     def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
-        """Constants that broadcast over a seen image; on the CPU, over `_flat` images.
+        """Constants that broadcast over images as the user sees them; on the CPU, over `_flat` images.
 
-        They have an axis, because with a 0-dim tensor type promotion would compute half rows in half precision.
+        They are not 0-dim; see `Linear.constants`.
         """
         constants = torch.tensor(numbers, dtype=torch.float32, device=self._device)
         if self._device.type == "cpu":
@@ -194,7 +197,7 @@ class Finisher:
         return n * self._strides[0] * self.dtype.itemsize
 
     def empty(self, n: int, block: torch.Tensor | None = None) -> torch.Tensor:
-        """An uninitialised result for `n` images, in `block` (uint8, at least ``nbytes(n)``) or fresh memory."""
+        """An uninitialised batch of `n` images, in `block` (uint8, at least ``nbytes(n)``) or in new memory."""
         shape, strides = (n, *self._shape), self._strides
         if block is None:
             return torch.empty_strided(shape, strides, dtype=self.dtype, device=self._device)
@@ -210,17 +213,17 @@ class Finisher:
         """Computes the batch from its stored parts into `out`.
 
         Args:
-            out: From :meth:`empty`, for the sum of the parts' images.
-            parts: Stored rows ``(n_i, *shape)`` in order; two if the batch wraps around its ring.
-            drawn: What the ops drew, ``(n, width)``; for a width above 0.
-            known: The same numbers in host memory; None waits for the device to have them.
+            out: From :meth:`empty`, for as many images as the parts have together.
+            parts: Stored rows ``(n_i, *shape)`` in order; several if the batch wraps around its ring or lies in two.
+            drawn: The numbers that the ops drew, ``(n, width)``; needed if `width` is not 0.
+            known: The same numbers in host memory; None copies them from the device, and waits for it.
         """
         if self.width:
             assert self.ops is not None
             assert drawn is not None
             known = drawn.cpu() if known is None else known
             planes = _planes(parts[0] if len(parts) == 1 else torch.cat(list(parts)), self._look.stored)
-            self.ops.run(_planes(out, self._look.seen), planes, drawn, known, fused=self._is_fused)
+            self.ops.run(_planes(out, self._look.seen), planes, drawn, known, fused=self._compiles)
             return
         begin = 0
         for part in parts:
@@ -258,11 +261,11 @@ class Finisher:
                 target.copy_(self._look.view(wide))
 
     def _flat(self, images: torch.Tensor) -> torch.Tensor:
-        """Images as stored, with a long innermost axis: a loop over three channels is slow."""
+        """Stored images with a long innermost axis, because an inner loop over three channels is slow."""
         return images.flatten(2)  # (n, H, W * C) or (n, C, H * W)
 
     def __call__(self, parts: Sequence[torch.Tensor], drawn: torch.Tensor | None = None) -> torch.Tensor:
-        """A fresh finished batch from its stored parts (see :meth:`fill`)."""
+        """A new finished batch from its stored parts; see :meth:`fill`."""
         out = self.empty(sum(len(part) for part in parts))
         self.fill(out, parts, drawn)
         return out
@@ -273,7 +276,7 @@ def _planes(images: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
-    """Layouts of a pipeline's columns with more than one number a row, in order.
+    """The layouts of a pipeline's columns with more than one number per row, in order.
 
     Raises:
         SpecError: `finish` does not fit them.
@@ -294,7 +297,7 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
             finish.check_range(each)
             look = RowLook.of(each, pipeline.views if each.kind.is_spatial else 1)
             looks.append(replace(look, seen=finish.layout) if look.is_image and finish.layout else look)
-            Finisher(finish, looks[-1], torch.device("cpu"))  # raises now rather than at the first batch
+            Finisher(finish, looks[-1], torch.device("cpu"))  # raises here rather than at the first batch
     return looks
 
 

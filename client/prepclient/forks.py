@@ -1,4 +1,4 @@
-"""Handles what fork breaks: a client's memory, and torch's thread pool, on which a child would hang."""
+"""Handles what fork breaks: a client's memory, and torch's thread pool, for which a child would wait forever."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ os.register_at_fork(after_in_child=_note)
 
 
 def stop_threads() -> int:
-    """Limits torch to one thread in a forked child; elsewhere does nothing.
+    """Limits torch to one thread in a forked child; does nothing elsewhere.
 
     Returns:
         The argument for `resume_threads`.
@@ -40,7 +40,7 @@ def resume_threads(threads: int) -> None:
 
 
 def check_process(pid: int) -> None:
-    """Checks, before any use, that this process is `pid`, which attached: a fork inherits no mappings and no threads.
+    """Checks that this process is `pid`, in which a client attached: a fork inherits no mappings and no threads.
 
     Raises:
         ForkedClient: This is a fork of `pid`.
@@ -49,12 +49,12 @@ def check_process(pid: int) -> None:
         raise ForkedClient(
             f"this PrepClient attached in process {pid} and is used in its fork {os.getpid()}, which has "
             "none of its memory. Make a PrepClient in the process that uses it, or `close` this one here first; "
-            "a DataLoader around it takes num_workers=0"
+            "a DataLoader around it needs num_workers=0"
         )
 
 
 def check_copies(pid: int) -> None:
-    """Checks, before a client of process `pid` attaches, that it is not one of several copies in a DataLoader.
+    """Checks, before a client made in process `pid` attaches, that it is not one of several copies in a DataLoader.
 
     Raises:
         ForkedClient: Each worker of the DataLoader has a copy.
@@ -63,5 +63,5 @@ def check_copies(pid: int) -> None:
     if os.getpid() != pid and worker is not None and worker.num_workers > 1:
         raise ForkedClient(
             f"each of the {worker.num_workers} workers of this DataLoader has a copy of this PrepClient and would "
-            "get all of its batches. The daemon has the workers: the DataLoader takes num_workers=0"
+            "get all of its batches. The daemon has the workers: the DataLoader needs num_workers=0"
         )

@@ -1,4 +1,4 @@
-"""The form of a batch: makes of a step's columns what `fields`, `collate`, `on_error` and `output` ask for."""
+"""The form of a batch: arranges a step's columns as `fields`, `collate`, `on_error` and `output` ask for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Form:
     """The form of a client's batches; see `PrepClient` for the arguments.
 
     Raises:
-        UnknownField: `fields` names one that no batch has.
+        UnknownField: `fields` names a field that batches do not have.
         InvalidSpec: An argument is invalid, or does not fit the pipeline.
     """
 
@@ -33,22 +33,22 @@ class Form:
         choice("on_error", on_error, ("raise", "skip", "mask"))
         choice("collate", collate, ("batch", "list"))
         self._raises, self.has_valid = on_error == "raise", on_error == "mask"
-        self._names = _names_of(fields, pipeline, has_valid=self.has_valid)  # None for a dict of all
+        self._names = _names_of(fields, pipeline, has_valid=self.has_valid)  # None for a dict of all fields
         self._targets = _Targets(pipeline, self._names) if collate == "list" else None
-        # the columns with one number for each of several views, and the fields that hold them
-        self._parted: dict[str, list[str]] = {}
+        # columns that have one number for each of several views, with the names of the fields that hold these
+        self._number_per_view: dict[str, list[str]] = {}
         for field in pipeline.fields:
             if pipeline.views > 1 and field.kind.is_spatial and not field.shape:
-                self._parted.setdefault(field.column, []).append(field.name)
+                self._number_per_view.setdefault(field.column, []).append(field.name)
 
     def __call__(self, step: Step) -> Any:
-        """The batch, of tensors; or a `BadSampleError` in its place."""
+        """The batch, made of tensors; or a `BadSampleError` in its place."""
         if step.bad and self._raises:
             return BadSampleError(step.bad[0].index, step.bad[0].reason)
         fields = step.fields
         if self.has_valid and VALID not in fields:
             fields[VALID] = valid_rows(step.batch, step.bad)
-        for column, views in self._parted.items():
+        for column, views in self._number_per_view.items():
             fields[column] = tuple([fields.pop(view) for view in views])
         if self._targets is not None:
             return self._targets(fields)
@@ -62,33 +62,33 @@ def _names_of(fields: object, pipeline: Pipeline, *, has_valid: bool) -> tuple[s
     if fields == "tuple":
         return (*columns, VALID) if has_valid else tuple(columns)
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
-        raise SpecError("fields", fields, "'tuple', 'dict', or names in the order in which you want them")
+        raise SpecError("fields", fields, "'tuple', 'dict', or a sequence of names in the order you want")
     known = (*columns, INDEX, VALID)
     for name in fields:
         if name == VALID and not has_valid:
             raise UnknownField("fields names 'valid', which only on_error='mask' gives", "fields")
         if name not in known:
-            text = f"fields names {name!r}, which no batch has; there are {', '.join(known)}"
+            text = f"fields names {name!r}, which no batch has; known fields: {', '.join(known)}"
             raise UnknownField(text, "fields")
     return tuple(fields)
 
 
 class _Targets:
-    """Separates a batch into what torchvision's detection models take: images and targets without padding."""
+    """Splits a batch into what torchvision's detection models take: images, and targets without padding."""
 
     def __init__(self, pipeline: Pipeline, names: Sequence[str] | None) -> None:
         counts = [field.name for field in pipeline.fields if isinstance(field.kind, BoxCount)]
         images = [field.name for field in pipeline.fields if isinstance(field.kind, Image)]
         if len(counts) != 1 or len(images) != 1 or (names is not None and images[0] not in names):
-            said = "collate = 'list': needs one image of each sample, one view of it, and boxes with PadBoxes(n)"
-            raise InvalidSpec(said, "collate")
+            text = "collate = 'list': needs one image of each sample, one view of it, and boxes with PadBoxes(n)"
+            raise InvalidSpec(text, "collate")
         self._count, self._image, self._names = counts[0], images[0], names
         self._per_box = {
             field.name for field in pipeline.fields if field.kind.is_per_box or isinstance(field.kind, Boxes)
         }
 
     def __call__(self, fields: dict[str, Any]) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-        """Return the images of a batch, and a dict of the other columns for each; all are views."""
+        """The images of a batch, and for each a dict of its other columns; all are views."""
         names = [name for name in self._names or fields if name not in (self._count, self._image)]
         counts = fields[self._count].tolist()  # waits for the device
         targets = [
@@ -98,16 +98,17 @@ class _Targets:
         return list(fields[self._image]), targets
 
 
-# -- the library of the arrays, which share the batch's memory ------------------------------------------
+# -- arrays of another library, over the batch's memory --------------------------------------------------
 
 Convert = Callable[[Any], Any]
 
 
 def converter(output: Output, device: torch.device, dtypes: Sequence[torch.dtype], *, zero_copy: bool) -> Convert:
-    """What makes a batch of arrays from a batch of tensors.
+    """The function that makes a batch of arrays from a batch of tensors.
 
     Raises:
-        InvalidSpec: The library is missing, or has no arrays for the device or the `dtypes`, or none that lend memory.
+        InvalidSpec: The library is missing, or its arrays do not support the device, one of the `dtypes`, or
+            `zero_copy`.
     """
     choice("output", output, ("torch", "numpy", "jax"))
     if output == "numpy":
@@ -118,14 +119,14 @@ def converter(output: Output, device: torch.device, dtypes: Sequence[torch.dtype
         return partial(_converted, convert=_read_only if zero_copy else torch.Tensor.numpy)
     if output == "jax":
         if zero_copy:
-            reason = "jax computes in the background and may read memory that is lent no more: leave out zero_copy"
+            reason = "jax computes in the background, and may read lent memory too late: leave out zero_copy"
             raise SpecError("output", output, reason)
         return partial(_converted, convert=_of_jax())
     return lambda batch: batch
 
 
 def _converted(batch: Any, convert: Convert) -> Any:
-    """A batch with every tensor converted: a tensor, or tuples, lists and dicts of them."""
+    """The batch with every tensor converted; a batch is a tensor, or tuples, lists and dicts of them."""
     if isinstance(batch, torch.Tensor):
         return convert(batch)
     if isinstance(batch, dict):
@@ -134,7 +135,7 @@ def _converted(batch: Any, convert: Convert) -> Any:
 
 
 def _read_only(tensor: torch.Tensor) -> Any:
-    """A view that raises on a write: the ring's memory is mapped read-only, and a write would end the process."""
+    """An array that refuses writes: the ring is mapped read-only, so a write would end the process."""
     array = tensor.numpy()
     array.flags.writeable = False
     return array

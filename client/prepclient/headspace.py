@@ -1,7 +1,7 @@
-"""Headspace: how fast a training loop would run if the loader took no time, measured inside the real loop.
+"""Headspace: how fast a training loop would run if loading took no time, measured inside the real loop.
 
-After some steps on the stream, the loop gets batches that are held for a number of steps, and then the stream goes on
-at the batch where it stood. Replays take nothing from the stream, so no sample is lost or repeated there.
+After some steps on the stream, the loop gets held batches again for a number of steps; then the stream continues with
+the batch that was due. Replays take nothing from the stream, so no sample is lost or repeated there.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from prepclient.session import Totals
 log = logging.getLogger("prepclient")
 
 _WARM_STEPS = 10
-"""Steps that are not counted: compiling, choosing kernels, filling caches."""
+"""Steps that are not counted, because they compile, choose kernels and fill caches."""
 
-_HELD = 2  # batches; a GPU has room for so many more
+_HELD = 2  # batches; a GPU needs memory for this many more
 
 
 class Headspace:
     """One measurement.
 
     Args:
-        steps: Steps with held batches; as many before them, after the first ten, are compared with them. With 0 steps
-            nothing is measured.
-        device: Device of the batches. If it is the CPU, the loop is taken to compute on the current GPU, if on any.
+        steps: Steps with held batches. They are compared with as many steps before them, which follow the first ten. 0
+            measures nothing.
+        device: Device of the batches. If it is the CPU, the loop is assumed to compute on the current GPU, if it uses
+            one.
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
         self._steps = steps
-        self.extra = steps  # batches that the current epoch has beyond those of the stream
+        self.extra = steps  # batches that the current epoch has in addition to those of the stream
         self.left = steps  # replays to come
         self.found: dict[str, Any] | None = None  # what was measured
-        self._starts_at = 0  # batches of the stream at which the replay begins
+        self._starts_at = 0  # the replay begins after this many batches of the stream in total
         self._counts_from = 0
         self._before: Totals | None = None
         self._held: list[Any] = []
@@ -46,31 +47,31 @@ class Headspace:
         self._images = 0
 
     def begin_epoch(self, totals: Totals, ends_at: int) -> None:
-        """An epoch begins, and ends when `ends_at` batches were handed out in total."""
+        """An epoch begins; it ends when `ends_at` batches have been handed out in total."""
         self._images, self._before = 0, None
-        self.end_epoch()  # the loop may have left it in the middle
-        if self.left:  # the replay is to fit into this epoch
+        self.end_epoch()  # the loop may have left the last one in the middle
+        if self.left:  # the replay must begin in this epoch
             self._counts_from = min(totals.batches + _WARM_STEPS, max(totals.batches + 1, ends_at - 1))
             self._starts_at = min(totals.batches + _WARM_STEPS + self._steps, ends_at)
 
     def end_epoch(self) -> None:
-        """An epoch is over, and with it a measurement that has begun; nothing is held."""
+        """An epoch has ended, and with it a measurement under way. Frees the held batches."""
         self._held = []
         if self.left < self._steps:
             self.extra = self.left = 0
 
     def saw(self, batch: Any, was: Totals, now: Totals) -> None:
-        """Sees a batch of the stream, and the totals before and after it."""
+        """Takes note of a batch of the stream, with the totals before and after it; holds the last ones."""
         if not self.left:
             return
         if was.batches >= self._counts_from and self._before is None:
             self._before = was
         if now.batches > self._starts_at - _HELD:
-            self._held.append(tree_map_only(torch.Tensor, torch.clone, batch))  # a loop may write into its own
+            self._held.append(tree_map_only(torch.Tensor, torch.clone, batch))  # the loop may write to its own batch
             self._images += now.images - was.images
 
     def replay(self, totals: Totals) -> Any:
-        """The next held batch; None if the stream is to go on."""
+        """The next held batch; None if the next batch comes from the stream."""
         if not self._held or totals.batches < self._starts_at:
             return None
         if not self.left:
@@ -86,7 +87,7 @@ class Headspace:
         return batch
 
     def _end(self, totals: Totals) -> None:
-        """The loop asks for a batch after the last replay."""
+        """Finishes the measurement, when the loop asks for a batch after the last replay."""
         self._finish_device()
         loop_s = (time.monotonic_ns() - self._began_ns - self._copied_ns) / 1e9
         images = self._images * self._steps / len(self._held)
@@ -110,6 +111,6 @@ class Headspace:
         )  # fmt: skip
 
     def _finish_device(self) -> None:
-        """Waits for the GPU, which runs behind the host: only what it has finished counts."""
+        """Waits for the GPU, because only work that it has finished counts."""
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize(self._device)

@@ -1,7 +1,7 @@
 """A feed that makes the same rows in this process, without a daemon.
 
-It serves debugging, notebooks, and tests that compare a daemon's rows with it. Only this module imports
-`prepserver.inline`, and only when ``inline=True``.
+It is for debugging, for notebooks, and for tests that compare a daemon's rows with its own. Only this module imports
+`prepserver.inline`, and only if ``inline=True``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from prepserver.pipeline.batches import batch_rows, check_start
 from prepserver.pipeline.errors import SpecError
 from prepserver.protocol.layout import RingLayout, ring_fields
 
-_ROUNDS = 4  # a device holds up to three batches
+_ROUNDS = 4  # rounds of batches in the ring; a device holds the rows of up to three batches
 
 
 class InlineFeed(Feed):
-    """Fills a private ring of four rounds, one batch at each wait; `map_rows` maps it for a device.
+    """Fills a private ring, one batch per wait; `map_rows` maps it for a device.
 
     Raises:
         SourceUnavailable: The dataset is missing, empty or unreadable.
@@ -44,7 +44,7 @@ class InlineFeed(Feed):
         from prepserver import inline  # only for inline=True
 
         try:
-            with torch.device("cpu"):  # the ops make constants, which must not be on the user's default device
+            with torch.device("cpu"):  # not the user's default device, where ops would make their constants
                 self._maker = inline.InlineMaker(
                     spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
                     batch_rows(spec.shape.batching, spec.shape.batch_size), plugins,
@@ -59,7 +59,7 @@ class InlineFeed(Feed):
         shard = spec.shape.shard
         self.epoch_start = self.position = (start.first or 0) + start.epoch * shard.positions(index.n)
         if start.first and shard.count > 1:
-            raise InvalidSpec(f"start = {start.first}: the machines of a run begin at position 0", "start")
+            raise InvalidSpec(f"start = {start.first}: with shards, an epoch 0 begins at position 0 only", "start")
         if start.first and start.position is None:
             try:
                 check_start(self._maker.order, start.first, start.epoch)
@@ -78,7 +78,7 @@ class InlineFeed(Feed):
         self.rows = RingChain(made)
 
     def wait(self, session: Session, timeout_s: float, until: Until) -> None:
-        """See `Feed`. It fills only rows that the session has released."""
+        """See `Feed`. Fills only rows that the session has released."""
         while not until.is_met():
             if session.upcoming.stop <= session.released_upto + self.layout.rows:
                 self._fill(session)
@@ -103,12 +103,12 @@ class InlineFeed(Feed):
 
 
 def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:
-    """Makes a private ring; for a device it is a segment, as a daemon's is."""
+    """Makes a private ring: for a device a segment, as a daemon's ring is, else plain memory."""
     if map_rows is None:
         try:
             dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
         except RuntimeError as e:
-            text = f"this process has no {layout.nbytes >> 20} MiB for the rows of {_ROUNDS} batches: lower batch_size"
+            text = f"this process lacks {layout.nbytes >> 20} MiB for the rows of {_ROUNDS} batches: lower batch_size"
             raise MemoryRefused(text) from e
         return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
     fd = create_segment("prepclient-inline", layout.nbytes)

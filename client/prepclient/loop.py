@@ -1,4 +1,4 @@
-"""The training loop, step by step: the iterator that it holds, what its time went into, and what limits it."""
+"""The training loop, step by step: its iterator, where its time goes, and what limits it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("prepclient")
 
-_JUDGE_AFTER_NS = 2_500_000_000  # earlier too little is known, and epochs may be very short
+_JUDGE_AFTER_NS = 2_500_000_000  # before that too little is known; epochs may be very short
 
 
 class Epoch:
     """Iterates over the rest of one epoch, until the client has handed out `ends_at` batches in total.
 
-    `number` is this iterator's: only the client's latest one works.
+    Iterators are numbered, because only the client's latest one works.
     """
 
     def __init__(self, client: PrepClient, number: int, ends_at: int) -> None:
@@ -37,7 +37,7 @@ class Epoch:
         self._ended = False
 
     def __del__(self) -> None:
-        """The loop dropped it, perhaps early: `len` of the client is the next epoch's from here on."""
+        """The loop has dropped it, perhaps early: from here on, `len` of the client is that of the next epoch."""
         if self._client._iterators == self._number:
             self._loop.headspace.end_epoch()
 
@@ -45,7 +45,7 @@ class Epoch:
         return self
 
     def __len__(self) -> int:
-        """Remaining batches."""
+        """Number of batches that are left."""
         return 0 if self._ended else self._of_stream + self._loop.headspace.left
 
     @property
@@ -57,9 +57,9 @@ class Epoch:
 
         Raises:
             StopIteration: The epoch has ended.
-            RuntimeError: The client was iterated or moved since.
-            BadSampleError: Replaces a batch, which counts as handed out.
-            PrepClientError: There is no batch; the next call tries again.
+            RuntimeError: The client was iterated, closed or moved after this iterator was made.
+            BadSampleError: Takes the place of a batch, which counts as handed out.
+            PrepClientError: No batch can be had; the next call tries again.
         """
         turn = Turn()
         try:
@@ -79,13 +79,13 @@ class Epoch:
                 self._loop.end_epoch()
                 raise StopIteration
             batch, session, handed = self._loop.step()
-            # ORDER: statements that share a line must not be separated and must not call anything, because signal
-            # handlers run after calls.
-            if isinstance(batch, BadSampleError):  # consumed: the next call gives the batch after it
+            # ORDER: statements that share a line must stay together and must not call anything: a signal handler, which
+            # may raise, runs only after calls.
+            if isinstance(batch, BadSampleError):  # the next call gives the batch after it
                 try:
                     session.handed = handed; raise batch  # noqa: E702  # fmt: skip
                 finally:
-                    del batch  # its traceback holds this frame
+                    del batch  # its traceback refers to this frame, and would keep it alive
             session.handed = handed; turn.is_over = True; return batch  # noqa: E702  # fmt: skip
         except BaseException:
             turn.is_over = True; raise  # noqa: E702  # fmt: skip
@@ -100,9 +100,9 @@ class Loop:
         self._convert = convert
         self.headspace = headspace
         self._timeline: Timeline | None = None
-        self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
+        self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once it is logged
         self._first_ns = 0  # when the loop asked for its first batch
-        self._first = Totals()  # that batch, for which torch may compile: no verdict counts it
+        self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
 
     @property
@@ -111,14 +111,14 @@ class Loop:
         return self._attachment.totals
 
     def begin_epoch(self, session: Session) -> int:
-        """An epoch begins; returns how many batches will have been handed out in total when it ends."""
+        """An epoch begins; returns how many batches will have been handed out in total at its end."""
         self._left_ns = 0
         ends_at = self.totals.batches + session.batches_left
         self.headspace.begin_epoch(self.totals, ends_at)
         return ends_at
 
     def step(self) -> tuple[Any, Session, Handed]:
-        """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
+        """The next batch or a `BadSampleError`; the caller hands it out by replacing ``session.handed``."""
         asked_ns, left_ns = time.monotonic_ns(), self._left_ns
         if not self._first_ns:
             self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
@@ -134,7 +134,7 @@ class Loop:
         self._first = self._first if was.batches else totals
         batch = self._form(step)
         if not isinstance(batch, BadSampleError):
-            self.headspace.saw(batch, was, totals)  # tensors, which it can copy
+            self.headspace.saw(batch, was, totals)  # before the conversion: it copies tensors
             batch = self._convert(batch)
         self._left_ns = time.monotonic_ns()
         if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
@@ -142,15 +142,15 @@ class Loop:
         return batch, session, Handed(step.line, totals)
 
     def replay(self) -> Any:
-        """A batch that the loop had before, to measure the loop without the loader; None if the stream goes on."""
+        """A batch that the loop had before, to measure the loop without loading; None if the stream continues."""
         batch = self.headspace.replay(self._attachment.totals)
         if batch is None:
             return None
-        self._left_ns = 0  # between replays there is no time of the stream
+        self._left_ns = 0  # time between replays does not count
         return self._convert(batch)
 
     def end_epoch(self) -> None:
-        """`len` counts replays no longer; and the log says once what limits this job, as soon as that is known."""
+        """The epoch has ended. Logs once what limits this job, as soon as that is known."""
         self.headspace.end_epoch()
         now_ns = time.monotonic_ns()
         if self._judge_ns is None or now_ns < self._judge_ns:
@@ -185,11 +185,12 @@ class Loop:
         return render(self.totals, self._parts(), self._about_job().get("verdict"))
 
     def begin_timeline(self, timeline: Timeline) -> None:
-        """Records the next steps."""
+        """Records the next steps; a recording under way ends here."""
+        self.end_timeline()
         self._timeline = timeline
 
     def end_timeline(self) -> None:
-        """Writes the steps that were recorded."""
+        """Ends the recording, if there is one, and writes its file."""
         timeline, self._timeline = self._timeline, None
         if timeline is not None and self._attachment.feed is not None:
             timeline.write(self._about_job)

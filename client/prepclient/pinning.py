@@ -1,10 +1,10 @@
-"""Page-locks a ring, so that copies to the GPU run at the bus's full rate.
+"""Page-locks a ring, so that copies to the GPU run at the full rate of the bus.
 
-A background thread of the client locks the whole ring once (the daemon never makes a CUDA context). If that fails,
-copies work from pageable memory, three to five times slower, and one warning names the reason.
+A background thread of the client locks the whole ring once; the daemon never makes a CUDA context. If locking fails,
+copies work from pageable memory, three to five times slower, and one warning says why.
 
-It calls the driver's API by ctypes, because a failing call of the runtime's ``cudaHostRegister`` leaves an error in the
-thread, which torch later reports for another operation (vllm-project/vllm#51081).
+It calls the driver's API through ctypes: a failing ``cudaHostRegister`` of the runtime leaves an error in the thread,
+which torch later reports for another operation (vllm-project/vllm#51081).
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
-PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: locked for every context, such as a second GPU's
+PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: locked for all contexts, such as that of a second GPU
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-CAPTURE_ERRORS = range(900, 909)  # CUDA_ERROR_STREAM_CAPTURE_*, the same numbers in driver and runtime
+CAPTURE_ERRORS = range(900, 909)  # CUDA_ERROR_STREAM_CAPTURE_*; driver and runtime have the same numbers
 
 _CAPTURE_TRIES = 100
 _CAPTURE_PAUSE_S = 0.05
-_PAGES_PATIENCE_S = 5.0  # longest wait without a new page
+_PAGES_PATIENCE_S = 5.0  # longest wait for another page to be present
 _PAGES_POLL_S = 0.02
 
 _still_locked: list[object] = []
-"""Mappings that could not be unlocked: the driver may still use their addresses."""
+"""Mappings that could not be unlocked. They stay mapped, because the driver may still use their addresses."""
 
 PinState: TypeAlias = Literal["pending", "pinned", "pageable", "closed"]
 
 
 class PinningWarning(UserWarning):
-    """The ring could not be page-locked: copies to the GPU work, but slower."""
+    """The ring could not be page-locked: copies to the GPU work, but are several times slower."""
 
 
 class PinDriver(Protocol):
     """A driver's calls for page-locking. Codes are CUDA's; 0 is success."""
 
     def register(self, address: int, nbytes: int) -> int:
-        """Locks a range of this process's memory."""
+        """Locks a range of this process's memory; returns a code."""
 
     def unregister(self, address: int) -> int:
-        """Unlocks the range that was locked at this address."""
+        """Unlocks the range that was locked at this address; returns a code."""
 
     def describe(self, code: int) -> str:
         """A code in words."""
 
 
 class LibCuda:
-    """The driver API of one device, by ctypes; `ordinal` is its number as torch counts, after CUDA_VISIBLE_DEVICES.
+    """The driver API of one device, through ctypes; `ordinal` is its number in torch, after CUDA_VISIBLE_DEVICES.
 
     Raises:
         OSError: There is no libcuda.so.1, or it lacks a function.
@@ -84,13 +84,14 @@ class LibCuda:
 
     @contextmanager
     def _current_context(self) -> Iterator[int]:
-        """Makes the device's primary context (torch's) current in this thread for a while.
+        """Makes the device's primary context, which is torch's, current in this thread; yields 0 or an error's code.
 
         A thread that has not called the runtime has no context. It is pushed and popped, because setting it would
         change the user's current device. The retain is never undone, because the last release would destroy torch's
         context.
 
-        The capture mode is relaxed meanwhile: otherwise a graph capture in another thread would fail here and there.
+        Meanwhile the capture mode of this thread is relaxed: otherwise its calls could fail, and with them a graph
+        capture of another thread.
         """
         code = 0
         if self._context is None:
@@ -111,7 +112,7 @@ class LibCuda:
                 self._pop(ctypes.byref(ctypes.c_void_p()))
 
     def register(self, address: int, nbytes: int, flags: int = PORTABLE) -> int:
-        """Locks a range for every context of the process, without the interpreter's lock."""
+        """Locks a range for all contexts of the process, without holding the GIL."""
         with self._current_context() as code:
             return int(code or self._register(address, nbytes, flags))
 
@@ -129,11 +130,11 @@ class LibCuda:
 
 
 class _RuntimeBinding:
-    """The runtime as torch binds it, for a torch without libcuda (ROCm)."""
+    """The runtime through torch's binding, where there is no libcuda (ROCm)."""
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        cuda: Any = torch.cuda  # typed in part only
+        cuda: Any = torch.cuda  # has type hints in parts only
         self._runtime: Any = cuda.cudart()
 
     def register(self, address: int, nbytes: int) -> int:
@@ -145,11 +146,11 @@ class _RuntimeBinding:
             return int(self._runtime.cudaHostUnregister(address))
 
     def describe(self, code: int) -> str:
-        return f"code {code}"  # the binding has no text for it
+        return f"code {code}"  # the binding has no texts
 
 
 def open_driver(device: torch.device) -> PinDriver:
-    """The best available driver for a device that torch has initialised (see `engine.cuda_device`)."""
+    """The best driver for a device that torch has initialised (see `engine.cuda_device`)."""
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     try:
         return LibCuda(ordinal)
@@ -158,15 +159,16 @@ def open_driver(device: torch.device) -> PinDriver:
 
 
 class HostPin:
-    """The page-lock of one whole mapping, which `keep` owns; it is kept alive until :meth:`close`.
+    """The page-lock of one whole mapping. `keep`, the owner of the mapping, is kept alive until :meth:`close`.
 
-    Locking begins at the mapping's first byte: torch asks about a tensor's storage, so one that starts before the
-    locked range counts as pageable. It begins when `absent_from` (see `Mapping`) says that all pages are there, because
-    the driver faults pages in slowly and meanwhile blocks every process on the machine that starts CUDA.
+    The locked range begins with the mapping's first byte: torch looks at the start of a tensor's storage, and takes a
+    storage that starts before the range for pageable. Locking waits until `absent_from` (see `Mapping`) reports all
+    pages present, because the driver faults pages in slowly and meanwhile blocks every process on the machine that
+    starts CUDA.
 
     At the end, also at the interpreter's exit, the owner drains the copies, calls :meth:`close`, drops the tensors and
-    unmaps. Memory that cannot be unlocked stays mapped. A forked child never calls the driver, because the lock is its
-    parent's and CUDA does not survive a fork.
+    unmaps. Memory that cannot be unlocked stays mapped. A forked child never calls the driver, because the lock belongs
+    to its parent, and CUDA does not survive a fork.
     """
 
     def __init__(
@@ -180,14 +182,14 @@ class HostPin:
         self._absent_from = absent_from
         self._closing = threading.Event()
         self._owner_pid = os.getpid()
-        self.state: PinState = "pending"  # ``pending``, then ``pinned`` or ``pageable``; ``closed`` after :meth:`close`
-        self.reason: str | None = None  # why the mapping is pageable, in words; None once the user was warned
+        self.state: PinState = "pending"  # then ``pinned`` or ``pageable``, and ``closed`` after :meth:`close`
+        self.reason: str | None = None  # why the mapping is pageable; None once the user was warned
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins locking in the background (about 0.1 s per GB of present pages). Idempotent."""
+        """Begins to lock in the background, which takes about 0.1 s per GB once pages are present. Idempotent."""
         if self._thread is None:
-            # A daemon thread, because otherwise exit waits for it before the owner's hook runs.
+            # A daemon thread, because the interpreter waits for others before it runs the owner's exit hook.
             self._thread = threading.Thread(target=self._lock, name="prepclient-pin", daemon=True)
             self._thread.start()
 
@@ -200,12 +202,12 @@ class HostPin:
             reason = "" if code == 0 else self._driver.describe(code)
         except (OSError, RuntimeError, ValueError, ctypes.ArgumentError) as error:
             reason = str(error)
-        if reason:  # also if other code has locked a part: its extent and duration are unknown
+        if reason:  # also if other code has locked a part, because nobody knows which one and for how long
             self.reason = f"{self._nbytes / 2**20:.0f} MiB of shared memory could not be page-locked: {reason}"
         self.state = "pageable" if reason else "pinned"
 
     def _await_pages(self) -> None:
-        """Waits until all pages are present, or no new page has appeared for `_PAGES_PATIENCE_S`."""
+        """Waits until all pages are present, or none has been added for `_PAGES_PATIENCE_S`."""
         present, moved_s = 0, time.monotonic()
         while self._absent_from is not None and (upto := self._absent_from(present)) < self._nbytes:
             now_s = time.monotonic()
@@ -221,7 +223,7 @@ class HostPin:
             return False
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits up to `timeout_s` (None: without limit) for the locking; whether the mapping is page-locked."""
+        """Waits up to `timeout_s` (None: without limit) for the lock; returns whether the mapping is page-locked."""
         if self._thread is not None and self._owner_pid == os.getpid():
             self._thread.join(timeout_s)
         return self.state == "pinned"
@@ -242,11 +244,11 @@ class HostPin:
             )
 
     def close(self) -> None:
-        """Unlocks; no copy may be under way. Idempotent."""
+        """Unlocks the mapping; no copy may be under way. Idempotent."""
         if self.state == "closed":
             return
         if os.getpid() != self._owner_pid:
-            # Fork did not copy the thread, so waiting for it could hang.
+            # The thread does not exist here, so waiting for it could hang.
             self.state = "closed"
             return
         self._closing.set()
@@ -257,7 +259,7 @@ class HostPin:
 
 
 def _call(call: Callable[[], int]) -> int:
-    """Calls a driver, and retries while it refuses because of a graph capture."""
+    """Calls a driver, and again while it refuses because a graph is being captured."""
     for _ in range(_CAPTURE_TRIES):
         code = call()
         if code not in CAPTURE_ERRORS:

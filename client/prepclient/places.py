@@ -12,21 +12,21 @@ from prepserver.protocol.places import runtime_dirs, trusted_dirs
 
 
 def places(given: str | None) -> list[Path]:
-    """The directories in which a daemon may start, also those that are not there yet."""
+    """The directories in which a daemon may start, including those that do not exist yet."""
     return [
         Path(place).absolute() for place in ([given] if given is not None else runtime_dirs(os.environ, os.getuid()))
     ]
 
 
 def candidates(given: str | None) -> list[Path]:
-    """The directories in which to look for a daemon: the one that is named, or the usual places that can be trusted."""
+    """The directories to search for a daemon: the given one, or those of the usual places that can be trusted."""
     if given is not None:
         return [Path(given).absolute()]
     return [Path(place) for place in trusted_dirs(os.environ, os.getuid(), os.stat)]
 
 
 def find_runtime_dir(given: str | None) -> Path:
-    """The first of the `candidates` with a socket, or the first of all."""
+    """The first of the `candidates` that has a socket, or else the first one."""
     found = candidates(given)
     return next((place for place in found if os.path.lexists(place / ATTACH_SOCKET)), found[0])
 

@@ -1,4 +1,4 @@
-"""A private daemon: started for this process, ended with it, in its own directory."""
+"""A private daemon: it starts for this process, ends with it, and has a directory of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import prepserver
 from prepclient.errors import InvalidSpec, NoServer
@@ -29,39 +30,45 @@ _PREFIX = "prepserver-private-"
 _MAX_BASE_BYTES = MAX_SOCKET_PATH_BYTES - len(f"/{_PREFIX}xxxxxxxx/{ATTACH_SOCKET}")
 _LAST_BASE = "/tmp"
 _START_TIMEOUT_S = 90.0
-_SAID_AFTER_S = 5.0  # by then it listens on a machine that is not busy
+_SAID_AFTER_S = 5.0  # on a machine that is not busy it listens before that
 _STOP_TIMEOUT_S = 10.0
-_SWEPT_AFTER_S = 600.0  # long after any daemon has taken its lock
+_SWEPT_AFTER_S = 600.0  # by then, every daemon that runs has taken its lock
 
 _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDictionary()
 """By pid: a forked child ignores its parent's entry and starts its own."""
 
+_starting: dict[int, Any] = {}
+"""Locks by pid, because a thread of the parent may hold the one that a forked child inherits. They are reentrant for
+signal handlers."""
+
 
 def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
-    """The private daemon of this process, started with these arguments if there is none. It ends with its last user.
+    """The private daemon of this process, which is started if none runs. It ends with the last client that holds it.
 
-    `workers` may be "auto", for as many as the jobs need; it reads below the URLs `roots`.
+    `workers` may be "auto", for as many as the jobs need. The daemon reads remote data only below the URLs `roots`.
 
     Raises:
         NoServer: It did not start; the text has the end of its log.
-        InvalidSpec: It runs already, without one of the plug-ins or roots.
+        InvalidSpec: One runs already, without one of the plug-ins or roots.
     """
-    running = _running.get(os.getpid())
-    if running is None or not running.is_alive:
-        _running[os.getpid()] = running = PrivateDaemon(workers, plugins, roots)
-    elif missing := [name for name in plugins if name not in running.plugins]:
+    with _starting.setdefault(os.getpid(), threading.RLock()):  # threads that ask at the same time share the daemon
+        running = _running.get(os.getpid())
+        if running is None or not running.is_alive:
+            _running[os.getpid()] = running = PrivateDaemon(workers, plugins, roots)
+            return running
+    if missing := [name for name in plugins if name not in running.plugins]:
         raise InvalidSpec(
             f"plugins = {missing}: the private daemon of this process runs already, with plugins = "
             f"{list(running.plugins)}. Name all of them for the first client, or close that client first",
             "plugins",
         )
-    elif missing := [root for root in roots if root not in running.roots]:
+    if missing := [root for root in roots if root not in running.roots]:
         raise InvalidSpec(
             f"the private daemon of this process runs already, and does not read {', '.join(missing)}: close its "
             "clients first, or begin with a client that reads from there",
             "source",
         )
-    elif running.workers != workers:
+    if running.workers != workers:
         log.warning(
             "workers = %s: the private daemon of this process runs already, with workers = %s", workers, running.workers
         )
@@ -69,10 +76,10 @@ def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Seque
 
 
 def running_daemon(workers: int | str | None, plugins: Sequence[str], roots: Sequence[str]) -> PrivateDaemon | None:
-    """The private daemon of this process, if it was started with just these arguments and without plug-ins.
+    """The private daemon of this process, if it runs with exactly these arguments and without plug-ins; else None.
 
-    A new client holds it at once, because a notebook's cell that is run again drops the old client before it uses the
-    new one. With plug-ins another daemon is started: their code may have changed.
+    A new client holds it at once: a notebook's cell that is run again drops the old client before it uses the new one.
+    With plug-ins another daemon must start, because their code may have changed.
     """
     running = _running.get(os.getpid())
     if running is None or plugins or running.plugins or (running.workers, running.roots) != (workers, tuple(roots)):
@@ -81,12 +88,12 @@ def running_daemon(workers: int | str | None, plugins: Sequence[str], roots: Seq
 
 
 class PrivateDaemon:
-    """A daemon that ends with this object and with this process, in a directory `runtime_dir` of its own.
+    """A daemon in its own directory `runtime_dir`, which ends with this object or with this process.
 
-    With plug-ins it can import and read whatever this process can.
+    With plug-ins it can import and read all that this process can.
 
     Raises:
-        NoServer: It did not start, and the text has the end of its log; or there is no directory for it.
+        NoServer: It did not start, and the text has the end of its log; or no directory can hold its sockets.
     """
 
     def __init__(self, workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
@@ -99,7 +106,7 @@ class PrivateDaemon:
         command = [
             *(sys.executable, "-m", "prepserver.cli", "start", "--workers", str(workers)),
             *("--runtime-dir", str(self.runtime_dir), "--lifeline", str(os.getpid())),
-            *("--cache-folder", "/"),  # wherever its owner may write, who is its only user
+            *("--cache-folder", "/"),  # its owner, who is its only user, may cache in any folder
             *(part for name in plugins for part in ("--plugin", name)),
             *(("--plugin-read", "/") if plugins else ()),
             *(part for root in roots for part in ("--root", root)),
@@ -107,7 +114,7 @@ class PrivateDaemon:
         root = Path(prepserver.__file__).resolve().parents[1]
         mine = [os.path.abspath(path) for path in sys.path] if plugins else []
         paths = (str(root), os.environ.get("PYTHONPATH", ""), *mine)
-        # Its owner is its only user: a server that redirects gains nothing for anybody else.
+        # Following redirects is safe here: its owner is its only user, and could follow them without it.
         env = {"PREPSERVER_REDIRECTS": "any", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A new session, so that Ctrl-C in the terminal reaches only the training script, which then ends its daemon.
         self._process = subprocess.Popen(
@@ -122,7 +129,7 @@ class PrivateDaemon:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether its process still runs."""
         return self._process.poll() is None
 
     def _wait_up(self, said: IO[str]) -> None:
@@ -144,7 +151,7 @@ class PrivateDaemon:
 
 
 def _make_place() -> Path:
-    """Makes a directory: in the session's runtime directory, the temporary one, or ``/tmp`` if these are too long.
+    """Makes a directory: in ``$XDG_RUNTIME_DIR``, in the temporary directory, or in ``/tmp``.
 
     Raises:
         NoServer: None of them can be used; the text says why.
@@ -171,7 +178,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_di
     if os.getpid() != owner:
         return  # in a forked child, the daemon is the parent's
     if process.poll() is None:
-        # twice, because no job is left to drain
+        # twice, so that it does not wait for jobs: none is left
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
         try:
@@ -184,7 +191,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_di
 
 
 def _sweep_beside(new: Path) -> None:
-    """Removes directories of this user's private daemons that were killed."""
+    """Removes what this user's private daemons left behind when they were killed."""
     now_s = new.stat().st_mtime
     for path in new.parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Shows that a source is being listed: a line that counts on a terminal, a log line elsewhere."""
+"""Shows how far the listing of a source is: a counting line on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOG_EVERY_S = 10.0
 
 
 class ScanProgress:
-    """A line that appears at the first report and goes at `close`; `name` is the source's."""
+    """A line that appears with the first report and disappears at `close`. `name` names the source."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class ScanProgress:
         self._next_log_s = 0.0
 
     def __call__(self, samples: int) -> None:
-        """`samples` were found so far."""
+        """Shows that `samples` have been found so far."""
         text = f"listing {self._name}: {samples:,} samples"
         if sys.stderr.isatty():
             if self._status is None:

@@ -1,4 +1,4 @@
-"""How a column's rows lie in memory, and how the user sees them."""
+"""The layout of a column's rows: as they lie in memory, and as the user sees them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class RowLook:
     shape: tuple[int, ...]  # stored shape of one row: ``(H, W, C)`` or ``(C, H, W)`` for an image
     dtype: torch.dtype = torch.uint8  # stored element type
     stored: Layout = "HWC"  # order of the stored axes
-    # Order of the axes that the user sees. The default, CHW over stored HWC, is torch's ``channels_last`` and costs
-    # nothing.
+    # Order of the axes as the user sees them. The default, CHW over stored HWC, is torch's ``channels_last`` and needs
+    # no copy.
     seen: Layout = "CHW"
-    views: int = 1  # number of views; each view is a batch of its own
+    views: int = 1  # number of views; each is a tensor of its own in a batch
     name: str = "image"
-    is_image: bool = True  # whether it is normalised, cast and laid out; other columns are handed out as stored
-    top: float | None = field(default=255.0, compare=False)  # greatest value that a pixel may have; see `Image`
+    is_image: bool = True  # whether `Finish` applies; other columns are handed out as stored
+    top: float | None = field(default=255.0, compare=False)  # greatest value of a pixel; see `Image`
 
     @classmethod
     def of(cls, field: RowField, views: int) -> RowLook:
-        """The layout of a field of a pipeline's rows."""
+        """The layout of one field of a pipeline's rows."""
         dtype, kind = getattr(torch, field.dtype), field.kind
         if not isinstance(kind, Image):
             return cls(field.shape, dtype, seen="HWC", views=views, name=field.column, is_image=False)
@@ -47,17 +47,17 @@ class RowLook:
 
     @property
     def image(self) -> Image:
-        """What is known of an image."""
+        """The kind of the images, as `prepserver.pipeline` describes it."""
         size = self.shape[:2] if self.stored == "HWC" else self.shape[1:]
         return Image((size[0], size[1]), self.channels, str(self.dtype).removeprefix("torch."), top=self.top)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one stored image."""
+        """Bytes of one stored row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self, rows: torch.Tensor) -> torch.Tensor:
-        """Stored rows ``(n, *shape)`` in the axes that the user sees: a view, never a copy."""
+        """Stored rows ``(n, *shape)`` with the axes in the user's order: a view, never a copy."""
         if self.stored == self.seen:
             return rows
         return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
@@ -69,5 +69,5 @@ class RowLook:
         return images.permute(0, 2, 3, 1) if self.stored == "HWC" else images.permute(0, 3, 1, 2)
 
     def together(self, batches: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The batches of all views as a tuple, or the only one."""
+        """The batches of all views as a tuple, or the batch of a single view."""
         return batches[0] if self.views == 1 else tuple(batches)

@@ -1,7 +1,7 @@
-"""A ring in the client: runs of rows as torch tensors.
+"""A ring in the client: runs of its rows as torch tensors.
 
-Memory that user code can touch is mapped read-only: an in-place operation is a segmentation fault and cannot change
-another job's batch. Page-locking needs a writable mapping, which no user code ever sees.
+Memory that user code can touch is mapped read-only, so that an in-place operation is a segmentation fault and cannot
+change another job's batch. Page-locking needs a writable mapping, which user code never sees.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BY
 class Rows:
     """Read access to the rows of one ring.
 
-    `dense` has for each dense field all stored rows, shape ``(rows or 2 * rows, *row)``: twice if the memory is mapped
-    twice end to end, so that any run is one piece. `scalars` has the other fields by name, shape ``(rows,)``.
+    `dense` has all stored rows of each dense field, ``(rows, *row)``; or ``(2 * rows, *row)`` if the memory is mapped
+    twice end to end, so that any run is one piece. `scalars` has the other fields by name, ``(rows,)``.
     """
 
     def __init__(self, layout: RingLayout, dense: Sequence[torch.Tensor], scalars: Map[str, npt.NDArray[Any]]) -> None:
@@ -37,20 +37,20 @@ class Rows:
         self._pin: HostPin | None = None
 
     def parts(self, start: int, stop: int, field: int = 0) -> list[torch.Tensor]:
-        """Stored rows of positions [start, stop) of dense field number `field`: views, two if the run wraps."""
+        """The rows [start, stop) of dense field number `field`: views, two if the run wraps."""
         spans, rows = self.layout.spans(start, stop), self._dense[field]
-        if len(rows) == 2 * self.layout.rows or not spans:  # an empty batch is one piece, too
+        if len(rows) == 2 * self.layout.rows or not spans:  # an empty batch is one piece
             first = start % self.layout.rows
             return [rows[first : first + stop - start]]
         return [rows[a:b] for a, b in spans]
 
     def scalars(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
-        """A scalar field at positions [start, stop): views, two if the run wraps, at least one."""
+        """The rows [start, stop) of a scalar field: views, two if the run wraps, at least one."""
         array = self._scalars[name]
         return [array[a:b] for a, b in self.layout.spans(start, stop)] or [array[:0]]
 
     def writable_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """All fields of a ring that was mapped writable."""
+        """All fields by name, of a ring that is mapped writable."""
         dense = {f.name: rows.numpy() for f, rows in zip(self.layout.dense, self._dense, strict=True)}
         return dense | self._scalars
 
@@ -95,16 +95,16 @@ class Rows:
         return rows
 
     def lock(self) -> None:
-        """Begins page-locking at the first call after `map_pinned`; later calls warn once if it was refused.
+        """Begins page-locking at the first call after `map_pinned`. A later call warns, once, if locking failed.
 
-        From then on the owner must call `close` before it unmaps the rows.
+        After the first call the owner must call `close` before it unmaps the rows.
         """
         if self._pin is not None:
             self._pin.start()
             self._pin.warn_once()
 
     def close(self) -> None:
-        """Ends the page-lock; no copy may read these rows any more. They stay mapped while a tensor uses them."""
+        """Ends the page-lock; no copy may read the rows any more. They stay mapped while a tensor uses them."""
         if self._pin is not None:
             self._pin.close()
 
@@ -115,7 +115,7 @@ def _scalars(mapping: Mapping, layout: RingLayout) -> dict[str, npt.NDArray[Any]
 
 def _tensor(mapping: Mapping, field: Field, offset: int, rows: int) -> torch.Tensor:
     dtype = DTYPES[field.dtype]
-    # One storage that begins where the mapping begins: is_pinned() looks at a storage's base.
+    # One storage that begins where the mapping begins, because is_pinned() looks at the start of a storage.
     flat = torch.frombuffer(mapping.buffer, dtype=torch.uint8)
     run = flat[offset : offset + rows * field.row_bytes]
     assert math.prod(field.shape) * dtype.itemsize == field.row_bytes

@@ -27,7 +27,7 @@ from prepserver.protocol.schema import ProtocolError
 log = logging.getLogger("prepclient")
 
 _SYNC_AFTER_S = 2.0
-"""The client asks again after this much silence, so a lost message costs a delay at most."""
+"""After this much silence the client asks again, so that a lost message costs no more than a delay."""
 
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
@@ -76,8 +76,8 @@ def _question(spec: Spec, start: Start, service: Service) -> Attach:
 class ServedFeed(Feed):
     """A feed over the ring of the daemon in `runtime_dir`.
 
-    `service` says what else to ask of the daemon, and how long to wait for its answers; `on_scanning` is called with
-    the number of samples found while the daemon lists the source.
+    `service` says what else to ask of the daemon, and how long to wait for its answers. While the daemon lists the
+    source, `on_scanning` is called with the number of samples found so far.
 
     Raises:
         PrepClientError: The daemon does not admit this job.
@@ -95,7 +95,7 @@ class ServedFeed(Feed):
         self._job_id = welcome.job_id
         self._map_rows = map_rows
         self._end = weakref.finalize(self, self._connection.close)
-        self._end.atexit = False  # the kernel closes it as well
+        self._end.atexit = False  # at exit the kernel closes the connection
         self._fields = ring_fields(spec.pipeline.fields)
         with contextlib.ExitStack() as on_error:
             on_error.callback(self._end)
@@ -113,7 +113,7 @@ class ServedFeed(Feed):
         self.position = welcome.position
         self._alone_upto = welcome.alone_upto
         if welcome.ahead > rows.layout.rows:
-            log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
+            log.info("joining a running stream at its next block, which begins in %d rows", welcome.ahead)
 
     def attach(self, session: Session) -> None:
         """See `Feed`."""
@@ -153,11 +153,11 @@ class ServedFeed(Feed):
                 say_s = now_s + _SAY_AFTER_S
 
     def _say_joining(self, session: Session) -> None:
-        """Logs once that the job waits for the shared stream."""
+        """Warns once that the job waits for the shared stream."""
         if session.ready_upto <= self._alone_upto < session.upcoming.stop:
             log.warning(
-                "this job started early on a separate stream, and waits at row %d until the shared stream arrives "
-                "(once; with Joining(wait_s=0) it would neither wait nor share)", session.ready_upto,
+                "this job started early on a separate stream, and now waits at row %d for the shared stream (once; "
+                "with Joining(wait_s=0) it would neither wait nor share)", session.ready_upto,
             )  # fmt: skip
             self._alone_upto = 0
 
@@ -193,32 +193,32 @@ class ServedFeed(Feed):
         return (
             f"no batch for {waited_s:.0f} s: this job is at row {session.released_upto}, and the rows before "
             f"{session.ready_upto} are ready. The daemon in {self._runtime_dir} runs; "
-            "`prepserver status` shows whether its workers are busy, and whether this job waits for a slower one, or "
-            "for ranks of its own"
+            "`prepserver status` shows whether its workers are busy, and whether this job waits for a slower job, or "
+            "for its other ranks"
         )
 
     def release(self, session: Session) -> None:
         """See `Feed`."""
         totals = session.handed.totals
         self.rows.forget_below(session.released_upto)
-        # A Release that cannot be sent now is no loss: the next one includes it.
+        # If a Release cannot be sent now, nothing is lost: the next one covers it.
         self._connection.send(
             Release(session.released_upto, totals.wait_ns, totals.batches, totals.copy_ns, totals.own_ns)
         )
 
     def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
-        """See `Feed`. Asks the daemon, which takes some milliseconds."""
+        """See `Feed`. Asks the daemon, which takes a few milliseconds."""
         try:
             found = ask_status(self._runtime_dir, _STATUS_S, since_ns)
             job = next((dict(job) for job in found["jobs"] if job["id"] == self._job_id), {})
             return job | ({"chunks": found["chunks"]} if since_ns is not None and job else {})
         except (PrepClientError, LookupError, TypeError, ValueError) as e:
-            log.debug("the daemon does not say how this job does: %s", e)  # a statistic is no reason to fail
+            log.debug("the daemon does not say how this job is doing: %s", e)  # a loop must not fail for statistics
             return {}
 
     def close(self) -> None:
         """See `Feed`."""
-        # In a forked child the connection is the parent's: a Bye would end the parent's job.
+        # In a forked child the connection belongs to the parent, and a Bye would end the parent's job.
         if self._session is not None and os.getpid() == self._pid:
             self._connection.leave(self._session.stands)
         self._session = None

@@ -1,6 +1,6 @@
-"""One attachment in the client: the next batch, the rows that are ready, and the rows to release. Pure.
+"""The state of one attachment: the next batch, the rows that are ready, and the rows to release. Pure.
 
-The daemon computes batches with the same `prepserver.pipeline.batches`, so an announcement is one number.
+The daemon computes batches with the same `prepserver.pipeline.batches`, so an announcement is a single number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prepserver.pipeline.shard import WHOLE, Shard
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a client's rows are cut into batches. See `EpochPlan` and `BatchLine` for the fields."""
+    """How a client's rows are cut into batches. `EpochPlan` and `BatchLine` explain the fields."""
 
     batch_size: int
     drop_last: bool
@@ -28,7 +28,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A row that holds a replacement."""
+    """A row whose sample could not be made, and which holds another one in its place."""
 
     position: int
     index: int
@@ -36,33 +36,33 @@ class Bad:
 
 
 class Totals(NamedTuple):
-    """What the training loop received over all attachments."""
+    """What the training loop has received over all attachments."""
 
     batches: int = 0
     images: int = 0  # rows in them
     bad: int = 0  # rows among them that hold a replacement
-    wait_ns: int = 0  # time for which missing rows held up the loop
-    copy_ns: int = 0  # time for which rows that were ready held it up, while they were copied
+    wait_ns: int = 0  # time during which missing rows held up the loop
+    copy_ns: int = 0  # time during which the copying of ready rows held it up
     own_ns: int = 0  # the loop's own time between two batches of an epoch
 
     def since(self, first: Totals) -> Totals:
-        """What the loop received after that."""
+        """What the loop has received since `first`."""
         return Totals(*(now - was for now, was in zip(self, first, strict=True)))
 
 
 class Handed(NamedTuple):
-    """Progress of the training loop. A step replaces the whole object, so it happens completely or not at all."""
+    """Progress of the training loop. A step replaces the whole object, so it happens entirely or not at all."""
 
-    line: BatchLine  # the line at the next batch; it is never advanced in place
-    totals: Totals  # what the training loop received before that
+    line: BatchLine  # the line at the next batch; never advanced in place
+    totals: Totals  # what the training loop received before that batch
 
 
 class Session:
-    """See the module.
+    """The next batch, the rows that are ready, and the rows to release, of one attachment.
 
-    Two places advance along the line of batches: `staged` batches are picked up (a GPU copy is under way, or a view was
-    made), and `handed` is the training loop's progress, which a checkpoint holds. It has more than 15 public members
-    because most are one number of that line.
+    Two places advance along the line of batches. Up to the first, batches have been staged: a copy to a GPU was
+    submitted, or a view made. Up to the second, `handed`, the training loop has received them; checkpoints hold it.
+    There are more than 15 public members because most of them are one number of that line.
 
     Args:
         samples: Samples of the source.
@@ -70,7 +70,7 @@ class Session:
         epoch_start: Position at which it begins.
         position: Position of the first batch, in that epoch.
         shape: Shape of the batches.
-        rounds: Batches from `position` on that this rank has taken already.
+        rounds: Batches from `position` on that this rank has already taken.
         totals: Totals of earlier attachments.
     """
 
@@ -86,19 +86,19 @@ class Session:
         self._shard = shape.shard
         self.ready_upto = position
         self._ahead = BatchLine(*line)
-        # progress of the training loop; the code that hands out a batch replaces it
+        # Progress of the training loop. The code that hands out a batch replaces it.
         self.handed = Handed(BatchLine(*line), totals)
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
         self._staged: list[Batch] = []
-        self._held: dict[int, bool] = {}  # start of each staged batch, in stream order: whether it was given back
+        self._held: dict[int, bool] = {}  # by start of each staged batch, in stream order: whether it was given back
         self._bad: dict[int, Bad] = {}
         self.released_upto = self._ahead.peek().start
 
     # -- announcements ------------------------------------------------------------------------------
 
     def ready(self, upto: int, bad: Iterable[tuple[int, int, str]]) -> None:
-        """All rows below `upto` are in the ring. Repeated and late announcements change nothing."""
+        """Notes that all rows below `upto` are in the ring. Repeated and late announcements change nothing."""
         self.ready_upto = max(self.ready_upto, upto)
         for position, index, reason in bad:
             if position >= self.released_upto:
@@ -117,7 +117,7 @@ class Session:
         return self._ahead.peek()
 
     def stage(self) -> Batch:
-        """Picks up the batch of `next_ready` and holds its rows until `give_back`."""
+        """Picks up the batch of `next_ready`, and holds its rows until `give_back`."""
         batch = self._ahead.peek()
         self._ahead.advance()
         self._staged.append(batch)
@@ -125,10 +125,12 @@ class Session:
         return batch
 
     def give_back(self, start: int) -> bool:
-        """Gives back the rows of the batch that starts at `start`, in any order; rows are released in stream order.
+        """Gives back the rows of the staged batch that starts at `start`.
+
+        Batches may be given back in any order; their rows are released in stream order.
 
         Returns:
-            Whether `released_upto` moved, so that the daemon should be told.
+            Whether `released_upto` has moved, so that the daemon should be told.
         """
         self._held[start] = True
         before = self.released_upto
@@ -145,7 +147,7 @@ class Session:
     # -- handing out --------------------------------------------------------------------------------
 
     def offer(self) -> tuple[Batch, list[Bad], BatchLine]:
-        """The oldest staged batch, its replaced rows, and the line after it, for the next `handed`."""
+        """The oldest staged batch, its replaced rows, and the line after the batch, for the next `handed`."""
         batch = self._staged.pop(0)
         line = copy.copy(self.line)
         line.advance()
@@ -167,17 +169,17 @@ class Session:
 
     @property
     def epoch_start(self) -> int:
-        """Start of the next batch's epoch, counted as `position`."""
+        """Position at which the next batch's epoch began, over all shards."""
         return self._of_all(self.line.epoch_start)
 
     @property
     def position(self) -> int:
-        """Position of all ranks of all shards together, which a checkpoint holds."""
+        """Position of all ranks of all shards together, as a checkpoint holds it."""
         return self._of_all(self.line.position)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """This rank's exact place: (epoch_start, start of its run of batches, batches of it consumed)."""
+        """This rank's exact place: (epoch_start, start of its run of batches, number of these it has taken)."""
         return self.epoch_start, self._of_all(self.line.plan.start), self.line.number
 
     def _of_all(self, position: int) -> int:
@@ -185,10 +187,10 @@ class Session:
 
     @property
     def stands(self) -> int:
-        """Start of the next batch for the training loop."""
+        """Position at which the training loop's next batch starts."""
         return self.line.peek().start
 
     @property
     def batches_left(self) -> int:
-        """Batches until the end of the epoch."""
+        """Number of batches until the end of the epoch."""
         return len(self.line.plan) - self.line.number

@@ -1,4 +1,4 @@
-"""The part of the samples that this process reads, as given by the user, torch.distributed or the launcher."""
+"""Which part of the samples this process reads, as given by the user, torch.distributed or the launcher."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The part of the samples that a process reads.
+    """The part of the samples that this process reads.
+
+    By default rank and world size come from torch.distributed if it is initialized, else from ``$RANK`` and
+    ``$WORLD_SIZE``, which torchrun sets; without either, this process reads all samples. Give them if not every rank
+    reads another part, as in tensor parallelism, where all ranks of a group read the same one.
 
     Args:
-        rank: Rank of this process, from 0. None takes torch.distributed's, else ``$RANK``, else 0.
-        world_size: Number of data-parallel processes; with shards, of those that read this shard. Give it with `rank`.
-        num_shards: Shards of each pass, one for each machine of the run, so that a machine makes only the rows of its
-            own processes; an epoch then begins at the same place on all machines. None is one shard per machine if
-            torchrun runs equally many processes on each and `rank` is not given, else 1.
+        rank: Rank of this process among the data-parallel processes, from 0. Give it with `world_size`.
+        world_size: Number of data-parallel processes; with shards, of those that read the same shard.
+        num_shards: Number of shards of each pass, one for each machine of the run: a machine then makes only the rows
+            of its own processes. The epoch begins at the same place on all machines. None means one shard for each
+            machine if torchrun runs the same number of processes on each and `rank` is not given; else 1.
         shard_index: The shard that this machine reads, from 0. Give it with `num_shards`.
 
     Raises:
-        InvalidSpec: A number is out of range, or its partner is missing.
+        InvalidSpec: A number is out of range, or is given without its partner.
     """
 
     rank: int | None = None
@@ -40,7 +44,7 @@ class Sharding:
         for part, count, most in (("rank", "world_size", 2**16), ("shard_index", "num_shards", MAX_SHARDS)):
             place, size = getattr(self, part), getattr(self, count)
             if (place is None) != (size is None):
-                raise InvalidSpec(f"{part} and {count} come together", part if place is None else count)
+                raise InvalidSpec(f"{part} and {count} must be given together", part if place is None else count)
             if size is not None:
                 size = integer(count, size, 1, most)
                 object.__setattr__(self, count, size)
@@ -48,7 +52,7 @@ class Sharding:
 
     @property
     def shard(self) -> Shard:
-        """The shard; all of each pass if none is named."""
+        """The shard; the whole pass if none is given."""
         return Shard(self.num_shards or 1, self.shard_index or 0)
 
 
@@ -56,16 +60,16 @@ class Ranks(NamedTuple):
     """This process among the data-parallel processes of its run."""
 
     rank: int
-    world_size: int  # processes that read this shard
-    local: tuple[int, int] | None = None  # (first, count) of the ranks on this machine, None for all
-    shard: Shard = WHOLE  # of these processes
+    world_size: int  # number of processes that read this shard
+    local: tuple[int, int] | None = None  # (first, count) of the ranks on this machine; None for all
+    shard: Shard = WHOLE  # the shard that these processes read
 
 
 def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
-    """Rank and world size: as given, else torch.distributed's, else the launcher's (torchrun), else one process.
+    """Rank and world size: as given, else from torch.distributed, else from the launcher, else a single process.
 
-    With shards they count the processes of one shard. Without any given number, each machine is a shard if the launcher
-    shows that the run has equally many processes on each of several machines.
+    With shards they count the processes of one shard. If `sharding` is empty, each machine gets a shard, provided that
+    the launcher runs the same number of processes on each of several machines.
 
     Raises:
         InvalidSpec: The launcher's numbers contradict each other, or do not say which ranks read a shard.
@@ -78,7 +82,7 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
         rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     else:
         rank, world_size = 0, 1
-    Sharding(rank, world_size)  # its ranges
+    Sharding(rank, world_size)  # checks their ranges
     found = Ranks(rank, world_size, _local_ranks(environ, rank, world_size))
     shard = _machine(environ, found) if sharding.num_shards is None else sharding.shard
     if shard.count == 1:
@@ -87,15 +91,15 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
         return Ranks(rank - found.local[0], found.local[1], None, shard)
     if world_size > 1 and "LOCAL_WORLD_SIZE" not in environ:
         raise InvalidSpec(
-            f"num_shards = {shard.count}: rank and world_size count the processes of one shard, and the launcher does "
-            f"not say which of the {world_size} these are. Pass both",
+            f"num_shards = {shard.count}: rank and world_size count the processes of one shard, but the launcher does "
+            f"not say which of the {world_size} processes read it. Pass rank and world_size, too",
             "rank",
         )
     return found._replace(shard=shard)
 
 
 def _machine(environ: Mapping[str, str], found: Ranks) -> Shard:
-    """This machine's shard, if the launcher says that all machines run equally many processes (torchrun does)."""
+    """This machine's shard, if the launcher (torchrun) says that each machine runs the same number of processes."""
     if found.local is None or "GROUP_RANK" not in environ or "GROUP_WORLD_SIZE" not in environ:
         return WHOLE
     first, count = found.local
@@ -106,7 +110,7 @@ def _machine(environ: Mapping[str, str], found: Ranks) -> Shard:
 
 
 def _local_ranks(environ: Mapping[str, str], rank: int, world_size: int) -> tuple[int, int] | None:
-    """(first, count) of the ranks on this machine; None if the launcher knows no others."""
+    """(first, count) of the ranks on this machine; None if it runs all ranks, or the launcher does not say."""
     if "LOCAL_RANK" not in environ or "LOCAL_WORLD_SIZE" not in environ:
         return None
     count = _number(environ, "LOCAL_WORLD_SIZE")
@@ -115,7 +119,7 @@ def _local_ranks(environ: Mapping[str, str], rank: int, world_size: int) -> tupl
     first = rank - _number(environ, "LOCAL_RANK")
     if not 0 <= first <= rank < first + count <= world_size:
         raise InvalidSpec(
-            f"$LOCAL_RANK = {environ['LOCAL_RANK']} and $LOCAL_WORLD_SIZE = {count} contradict "
+            f"$LOCAL_RANK = {environ['LOCAL_RANK']} and $LOCAL_WORLD_SIZE = {count} do not fit "
             f"rank = {rank} of world_size = {world_size}",
             "LOCAL_RANK",
         )

@@ -1,4 +1,4 @@
-"""Checks the arguments of a `PrepClient`, before anything is sent, and makes a spec of them."""
+"""Checks the arguments of a `PrepClient` before anything is sent, and makes a spec from them."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _SHUFFLES: dict[object, Shuffle] = {False: "none", "full": "full", True: "cyclic
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A checked request, with the words of the protocol."""
+    """A checked request, in the words of the protocol."""
 
     source: SourceSpec
     pipeline: Pipeline  # canonical
     shuffle: Shuffle
     seed: int  # seed of order and augmentation
     shape: Shape
-    local_ranks: tuple[int, int] | None  # (first, count) of the ranks on this machine, None for all
+    local_ranks: tuple[int, int] | None  # (first, count) of the ranks on this machine; None for all
     job: str
 
     @property
     def digest(self) -> str:
-        """Names the stream of rows (source, order, seed and pipeline), independent of batches."""
-        # Without the dataset's place, so that a checkpoint works on another machine.
+        """Identifies the stream of rows: source, order, seed and pipeline, but not batches."""
+        # The dataset's place does not count, so that a checkpoint works on another machine.
         source = self.source.placeless()
         # If whole batches are shuffled, batch size and shards decide the order of samples.
         whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
@@ -82,8 +82,10 @@ def make_spec(
             of = source if isinstance(source, type) else type(source)
             name, module = of.__name__, of.__module__
             plugin = f'"{"MODULE" if module == "__main__" else module}:{name}"'
-            reason += f'. A Dataset of your own is a plug-in: Plugin("{name}", ...) with workers=N, plugins={plugin} '
-            reason += "(docs/plugins.md)"
+            reason += (
+                f'. A Dataset of your own is a plug-in: Plugin("{name}", ...) with workers=N, plugins={plugin} '
+                "(docs/plugins.md)"
+            )
         raise SpecError("source", source, reason)
     if not isinstance(ops, Sequence) or isinstance(ops, str):
         raise SpecError("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
@@ -91,7 +93,7 @@ def make_spec(
         raise SpecError("job", job, "a name of 1 to 256 printable characters")
     pipeline = Pipeline.from_ops(list(ops), views, source.columns)
     if not isinstance(sharding, Sharding | None):
-        raise SpecError("sharding", sharding, "Sharding(...), or None for what the launcher says")
+        raise SpecError("sharding", sharding, "Sharding(...), or None for the launcher's ranks")
     ranks = find_ranks(sharding or Sharding(), os.environ)
     shape = Shape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
     job = _job_name(ranks.world_size) if job is None else job
@@ -99,7 +101,7 @@ def make_spec(
 
 
 def check_cache(cache: object, pipeline: Pipeline) -> str:
-    """The cache in the protocol's words; raises `SpecError` if there is no such cache for this pipeline."""
+    """The cache in the words of the protocol; raises `SpecError` if this pipeline cannot have it."""
     if cache is None:
         return ""
     is_word = isinstance(cache, str) and "/" not in cache
@@ -117,7 +119,7 @@ def _job_name(world_size: int) -> str:
     env = os.environ
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         if env.get(name, "none") != "none":
-            # A restarted attempt is another job: its ranks must not join those of the failed one.
+            # A restarted attempt is another job: its ranks must not join those of the failed attempt.
             return f"{env[name]}-{env.get('TORCHELASTIC_RESTART_COUNT', env.get('SLURM_STEP_ID', '0'))}"
     if "MASTER_PORT" in env:
         return f"{env.get('MASTER_ADDR', 'localhost')}:{env['MASTER_PORT']}"

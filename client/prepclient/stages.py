@@ -1,8 +1,8 @@
-"""A stage turns ready rows into the training loop's tensors, a batch at a step: on the host, or on a device.
+"""A stage turns ready rows into the training loop's tensors, one batch per step: on the host, or on a device.
 
-Both release rows as early as possible. The host stage hands out fresh tensors and releases rows at once, or lends views
-and releases them at the next step. The device stage (`prepclient.device`) copies ahead on a side stream and releases
-rows when their copy has completed.
+Both kinds release rows as early as possible. The host stage copies rows to fresh tensors and releases them at once, or
+lends views and releases them at the next step. The device stage (`prepclient.device`) copies ahead on a side stream and
+releases rows when their copy has completed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from prepserver.pipeline.batches import Batch
 from prepserver.protocol.layout import RingLayout
 
 _POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
-_WHOLE: Mapping[str, str] = MappingProxyType({})
-_BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
+_BUSY_POLL_S = 0.005  # while the device is busy; the measured wait is this precise
+_UNTRIMMED: Mapping[str, str] = MappingProxyType({})
 
 
 class _Column(NamedTuple):
-    """A column with more than one number a row: its layout, its last computation, and memory for its batches."""
+    """A column with more than one number per row: its layout, its last computation, and memory for its batches."""
 
     look: RowLook
     finisher: Finisher
@@ -53,7 +53,7 @@ class _Ahead(NamedTuple):
     """A batch before its rows are ready."""
 
     fields: dict[str, Any]  # tensors of its columns, by name
-    unmade: list[tuple[Finisher, list[torch.Tensor], torch.Tensor]]  # those to compute, and from which rows
+    unmade: list[tuple[Finisher, list[torch.Tensor], torch.Tensor]]  # what computes them, from which rows, into what
     read_scalars: Callable[[], dict[str, torch.Tensor]]
 
 
@@ -62,7 +62,7 @@ class HostStage:
 
     def __init__(
         self, session: Session, feed: Feed, looks: Sequence[RowLook], finish: Finish, max_batch: int, *,
-        zero_copy: bool, trims: Mapping[str, str] = _WHOLE, drawing: Drawing | None = None,
+        zero_copy: bool, trims: Mapping[str, str] = _UNTRIMMED, drawing: Drawing | None = None,
     ) -> None:  # fmt: skip
         self._session = session
         self._drawing = drawing
@@ -78,7 +78,7 @@ class HostStage:
         self._return_lent()
         wait_ns = 0
         rows, batch = self._feed.rows, session.upcoming
-        # Before the wait, which costs no time then: the first use of torch after a long sleep takes a while.
+        # ORDER: prepared before the wait, because the first use of torch after a long sleep takes a while.
         ahead, links = self._ahead(batch), rows.links[:]
         if session.next_ready() is None:
             began_ns = time.monotonic_ns()
@@ -117,7 +117,7 @@ class HostStage:
         for look, finisher, blocks in self._columns:
             views: list[torch.Tensor] = []
             for parts in itertools.islice(pieces, look.views):
-                # A batch that wraps is copied if the ring is not mapped twice; few batches wrap.
+                # A batch that wraps is copied if the ring is not mapped twice; few do.
                 if self._lends and len(parts) == 1:
                     views.append(look.view(parts[0]))
                 else:
@@ -139,12 +139,12 @@ class HostStage:
 class CudaStage:
     """Tensors on a CUDA device, copied ahead of the training loop; the feed's rings are page-locked."""
 
-    def __init__(self, session: Session, feed: Feed, stage: DeviceStage, trims: Mapping[str, str] = _WHOLE) -> None:
+    def __init__(self, session: Session, feed: Feed, stage: DeviceStage, trims: Mapping[str, str] = _UNTRIMMED) -> None:
         self._trim = Trim(trims)
         self._session = session
         self._feed = feed
         self._stage = stage
-        self._asked_ns: deque[int] = deque()  # when the copies that travel were asked for
+        self._asked_ns: deque[int] = deque()  # when the copies under way were submitted, oldest first
         self._copied: list[Copied] = []
         self._lock()
 
@@ -168,8 +168,9 @@ class CudaStage:
         taken = self._stage.take(wait_ns)
         batch, bad, line = self._session.offer()
         self._trim.cut(batch, taken.fields)
-        # Of all time but the wait for rows, copies take what held up the device: events tell, a few steps later. The
-        # rest is the device's time for earlier steps, wherever the host, which runs ahead, happened to wait for it.
+        # Apart from the wait for rows: copies take the time for which they held up the device, which events report a
+        # few steps later; the rest is the device's time for earlier steps, for which the host, running ahead, may have
+        # waited anywhere.
         copy_ns = self._stage.delivery.late_ns()
         held_ns = time.monotonic_ns() - since_ns - wait_ns
         copied, self._copied = self._copied, []
@@ -178,7 +179,7 @@ class CudaStage:
     def _wait(self, timeout_s: float) -> int:
         """Waits for the next batch's rows; returns for how many nanoseconds the device was idle meanwhile.
 
-        The host runs ahead, so it is held up only once the device has finished all earlier steps.
+        The host runs ahead, so missing rows hold up the loop only once the device has finished all earlier steps.
         """
         idle_since_ns: int | None = None
 
@@ -233,10 +234,10 @@ class Staging:
         has_valid: bool,
     ) -> None:  # fmt: skip
         self._drawing = drawing_of(spec.seed, looks, finish)
-        # element types of the columns that `looks` describe, in a batch
+        # dtypes, in a batch, of the columns that `looks` describe
         self.dtypes = [Finisher(finish, look, torch.device("cpu")).dtype for look in looks]
         self.device = device
-        self.engine: Engine[Any] | None = None  # the device's engine; None for CUDA's
+        self.engine: Engine[Any] | None = None  # None for CUDA's
         self._looks = looks
         self._finish = finish
         self._zero_copy = zero_copy
@@ -263,7 +264,7 @@ class Staging:
         return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
 
     def stage(self, session: Session, feed: Feed) -> Stage:
-        """The stage of a new attachment; call it after `map_rows`, when the previous stage is closed."""
+        """The stage of a new attachment. Call it after `map_rows`, once the previous stage is closed."""
         if self._on_device is not None:
             return CudaStage(session, feed, self._on_device, self._trims)
         return HostStage(
@@ -272,7 +273,7 @@ class Staging:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Gives the device's memory back. Idempotent."""
+        """Frees the device memory. Idempotent."""
         stage, self._on_device = self._on_device, None
         if stage is not None:
             stage.close()

@@ -1,4 +1,4 @@
-"""A step: one batch for the training loop, and what makes it."""
+"""A step of the training loop: one batch, and the stage that makes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALID = "valid"
 
 
 class Copied(NamedTuple):
-    """A copy of a batch, which begins at row `start`: when it was asked for, and when it was seen to be done."""
+    """The copy of the batch that begins at row `start`: when it was submitted, and when it was seen to be complete."""
 
     start: int
     began_ns: int
@@ -28,16 +28,15 @@ class Step(NamedTuple):
     batch: Batch  # its rows
     bad: list[Bad]  # rows that hold a replacement
     line: BatchLine  # the line after this batch, for `Session.handed`
-    # Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if its stage
-    # has that field.
+    # The tensor of each column by name, or a tuple of tensors for several views. A device's stage may add ``valid``.
     fields: dict[str, Any]
-    ready_ns: int  # when its rows were there, by CLOCK_MONOTONIC
-    wait_ns: int  # time for which missing rows held up the training loop
-    copy_ns: int  # time for which rows that were ready held it up, while they were copied
-    # Time for which the loop's own earlier work held it up: a device that is still computing. Less `copy_ns`, and so
-    # below 0 if the loop itself waited for a late copy.
+    ready_ns: int  # when its rows were ready, by CLOCK_MONOTONIC
+    wait_ns: int  # time during which missing rows held up the training loop
+    copy_ns: int  # time during which the copying of ready rows held it up
+    # Time during which the loop's own earlier work, on a device that still computes, held it up; less `copy_ns`, and so
+    # negative if the loop itself waited for a late copy.
     own_ns: int = 0
-    copied: Sequence[Copied] = ()  # copies that ended since the step before
+    copied: Sequence[Copied] = ()  # copies that have completed since the last step
 
 
 class Stage(Protocol):
@@ -57,7 +56,7 @@ class Stage(Protocol):
 
 
 def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
-    """For each row of a batch, whether it holds its sample and not a replacement."""
+    """Whether each row of a batch holds its own sample: (rows,), bool, False for a replacement."""
     valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
     for one in bad:
         valid[one.position - batch.start] = False
@@ -65,14 +64,14 @@ def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
 
 
 class Trim:
-    """Cuts columns of a batch to the longest row in it: see `prepserver.pipeline.op.Op.trims`."""
+    """Cuts columns of a batch to the longest row in it. See `prepserver.pipeline.op.Op.trims`."""
 
     def __init__(self, trims: Mapping[str, str]) -> None:
         self._trims = trims
         self._longest: dict[int, dict[str, int]] = {}
 
     def look(self, batch: Batch, scalars: Mapping[str, torch.Tensor]) -> None:
-        """Notes the greatest lengths in a batch while they are in host memory, where nobody waits for a device."""
+        """Notes the greatest lengths in a batch while they are in host memory, which needs no wait for a device."""
         if self._trims:
             longest = {name: scalars[name] for name in set(self._trims.values())}
             self._longest[batch.start] = {
@@ -80,7 +79,7 @@ class Trim:
             }
 
     def cut(self, batch: Batch, fields: dict[str, Any]) -> None:
-        """Replaces the columns of the batch by views of their first places."""
+        """Replaces columns of the batch by views of them, as long as the longest row."""
         longest = self._longest.pop(batch.start, {})
         for column, count in self._trims.items():
             fields[column] = fields[column][:, : longest[count]]

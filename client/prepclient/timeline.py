@@ -1,4 +1,4 @@
-"""Records some steps of a training loop, and writes them with the workers' chunks that their rows came from."""
+"""Records some steps of a training loop, and writes them together with the chunks that their rows came from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("prepclient")
 
 
 class _Took(NamedTuple):
-    """A step without its tensors: when the loop asked for it, got it, and had got the one before."""
+    """A step without its tensors, and when the loop asked for it, received it, and received the one before."""
 
     step: Step
     asked_ns: int
@@ -30,9 +30,9 @@ class _Took(NamedTuple):
 
 
 class Timeline:
-    """The next `steps` steps of the loop of `job`.
+    """A recording of the next `steps` steps of `job`.
 
-    With `on_cpu`, `next()` itself copies the rows; a device does so on a stream of its own.
+    With `on_cpu` the rows are copied inside `next()`; a device copies them on a stream of its own.
 
     Raises:
         InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
@@ -46,24 +46,24 @@ class Timeline:
         self._steps: list[_Took] = []
 
     def step(self, step: Step, asked_ns: int, left_ns: int, before_ns: int) -> bool:
-        """Notes a step; returns whether it was the last one.
+        """Records a step; returns whether it was the last one.
 
-        The loop asked for it at `asked_ns`, got it at `left_ns`, and had got the batch before at `before_ns`: 0 for the
-        first one of an epoch.
+        The loop asked for it at `asked_ns` and received it at `left_ns`. It had received the batch before at
+        `before_ns`, which is 0 for the first batch of an epoch.
         """
         self._steps.append(_Took(step._replace(fields={}), asked_ns, left_ns, before_ns))
         self._left -= 1
         return self._left <= 0
 
     def write(self, about_job: Callable[[int], dict[str, Any]]) -> None:
-        """Writes the file; a failure is logged, because no training should end for it.
+        """Writes the file. A failure is only logged, because no training should end for it.
 
-        `about_job` asks the daemon for this job, with the chunks that were made since a time.
+        `about_job` asks the daemon about this job, including the chunks that were made since a given time.
         """
         if not self._steps:
             return
         try:
-            job = about_job(0)  # the first rows were made before they were asked for
+            job = about_job(0)  # from the start, because the first rows were made before they were asked for
             chunks = [MadeChunk(*each) for each in job.get("chunks", ())]
             told = [Told(*each) for each in job.get("told", ())]
             self._path.write_bytes(self._rendered(chunks, told, job.get("stream")))
@@ -77,7 +77,7 @@ class Timeline:
         process, pid = f"job {self._job}", os.getpid()
         loop = trace.track(pid, process, "training loop", threading.get_native_id())
         announced = trace.track(pid, process, "rows")
-        # Copies to a device overlap, and a track is for one at a time; tracks of one name are shown as one.
+        # Copies to a device overlap, but slices of a track must not; tracks of the same name are shown as one.
         copies = itertools.cycle([trace.track(pid, process, "copies") for _ in range(0 if self._on_cpu else 4)])
         mine = [each for each in chunks if each.stream == stream and each.position + each.rows > start]
         others = [each for each in chunks if each.stream != stream and each.ended_ns >= since_ns]

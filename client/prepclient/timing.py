@@ -1,4 +1,4 @@
-"""Where the time of a training loop went: its parts as a table, and a progress bar over epochs."""
+"""Where the time of a training loop goes: its parts as a table, and a progress bar over epochs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Parts(NamedTuple):
     """Seconds of a loop, from its first batch on."""
 
     loading: float  # it waited for rows
-    copying: float  # it waited while rows that were ready were copied
-    computing: float  # its own time between two batches of an epoch, a device's included
-    rest: float  # all else: attaching, and what was done between epochs, such as evaluation and checkpoints
+    copying: float  # it waited for ready rows to be copied
+    computing: float  # its own time between two batches of an epoch, including the device's
+    rest: float  # anything else: attaching, and work between epochs, such as evaluation and checkpoints
 
     @classmethod
     def of(cls, totals: Totals, total_ns: int) -> Parts:
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
 
 
 def render(totals: Totals, parts: Parts, verdict: dict[str, Any] | None) -> str:
-    """The parts by step and in per cent, and the verdict, as text."""
+    """The parts in total, per step and in per cent, and the verdict, as text."""
     whole_s, steps = sum(parts), max(1, totals.batches)
     table = Table(box=None, pad_edge=False)
     table.add_column("stage")
@@ -51,7 +51,7 @@ def render(totals: Totals, parts: Parts, verdict: dict[str, Any] | None) -> str:
 
 
 def spoken(verdict: dict[str, Any] | None) -> list[str]:
-    """Verdict, why and what next, a line each; nothing without a verdict."""
+    """The verdict, why, and what to do next, one line each; nothing without a verdict."""
     if verdict is None:
         return []
     lines = [f"Verdict: {verdict['verdict']}", f"Why: {verdict['why']}"]
@@ -59,18 +59,21 @@ def spoken(verdict: dict[str, Any] | None) -> list[str]:
 
 
 def progress(train: PrepClient, epochs: int) -> Iterator[Any]:
-    """Yields all batches of some epochs, and shows a bar on stderr: batches, time left, images/s, share of waiting."""
+    """Yields all batches of some epochs, and shows a bar on stderr; see `PrepClient.progress`."""
     started_s, had = time.monotonic(), train._loop.totals
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                TextColumn("{task.fields[speed]}"))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        more = train._loop.headspace.extra  # in the first epoch only
-        task = bar.add_task("", total=epochs * (len(train) - more) + more, speed="")
+        task = bar.add_task("", total=None, speed="")
         for number in range(1, epochs + 1):
+            batches: Any = iter(train)
+            if number == 1:  # may be the rest of an epoch, and only this one has replays for `headspace`
+                later = (epochs - 1) * (len(train) - train._loop.headspace.extra)
+                bar.update(task, total=len(batches) + later)
             bar.update(task, description=f"epoch {number}/{epochs}")
-            for batch in train:
+            for batch in batches:
                 yield batch
-                del batch  # so that its memory is free for the next one
+                del batch  # frees its memory for the next one
                 now = train._loop.totals
                 images_per_s = (now.images - had.images) / max(time.monotonic() - started_s, 1e-9)
                 loop_ns = now.wait_ns + now.copy_ns + now.own_ns

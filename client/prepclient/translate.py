@@ -1,7 +1,6 @@
-"""Pipelines of torchvision and of Hugging Face's image processors, as lists of ops.
+"""Translates transforms of torchvision and image processors of Hugging Face into lists of ops.
 
-Nothing of either is imported: a transform is known by its class's module and name, and its parameters are the
-attributes that it keeps.
+It imports neither: it knows a transform by its class's module and name, and reads the parameters from its attributes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from prepserver.pipeline.ops import (
 
 _SEQUENCES = ("Compose", "Sequential", "ModuleList")
 _NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
-"""Images are decoded to RGB, and batches are tensors, without them."""
+"""They need no op: images are decoded to RGB, and batches are tensors."""
 _TO_FLOATS = ("ToTensor", "ConvertImageDtype")
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
@@ -50,18 +49,18 @@ _BOXES: dict[str, Callable[[Any], Op]] = {
 
 
 def from_torchvision(transform: object) -> list[Op]:
-    """Return the ops that do what a transform of torchvision does.
+    """The ops that do what a transform of torchvision does.
 
-    Parameters and meaning stay; random numbers are prepserver's. docs/augmentation.md has the table of what is
-    translated.
+    They have the same parameters and the same meaning, but draw other random numbers. docs/augmentation.md lists the
+    transforms that can be translated.
 
     Args:
         transform: A transform of ``torchvision.transforms`` or ``torchvision.transforms.v2``, such as a ``Compose``,
             or a list of them.
 
     Raises:
-        InvalidSpec: A transform has no equivalent, or a parameter has a value that ops do not have; the error names
-            the first one by its place, and how to bring it as a plug-in.
+        InvalidSpec: A transform has no equivalent, or a parameter has a value that the op does not support. The error
+            names the place of the first one, and says how to make it a plug-in.
     """
     return _ops("transform", transform)
 
@@ -76,7 +75,7 @@ def _ops(field: str, transform: Any) -> list[Op]:
     if name in _SEQUENCES and (is_torchvision(transform) or kind.__module__.startswith("torch.")):
         return _in_order(f"{field}.transforms", getattr(transform, "transforms", transform))
     if not is_torchvision(transform):
-        raise _refused(field, transform, "is no transform of torchvision")
+        raise _refused(field, transform, "it is no transform of torchvision")
     if name in _NOTHING:
         return []
     try:
@@ -96,7 +95,7 @@ def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:
 
 
 def _same(field: str, transform: Any, op: type[Op]) -> Op:
-    """Return the op of the same name with the attributes of the same names."""
+    """The op of the same name, with its parameters from the attributes of the same names."""
     if op is LinearTransformation:
         raise InvalidSpec(
             f"{field} (LinearTransformation): ops are data, so its tensors must lie in files that the daemon can read: "
@@ -115,12 +114,14 @@ def _same(field: str, transform: Any, op: type[Op]) -> Op:
         values[name] = _value(field, transform, name, getattr(transform, name))
     for name, parameter in theirs.items():
         if name not in ours and name not in _IGNORED and getattr(transform, name, None) != parameter.default:
-            raise _refused(f"{field}.{name}", transform, f"{type(transform).__name__} has no such parameter here")
+            raise _refused(
+                f"{field}.{name}", transform, f"prepserver's {type(transform).__name__} has no such parameter"
+            )
     return op(**values)
 
 
 def _value(field: str, transform: Any, name: str, value: Any) -> Any:
-    """Return the value that our parameter has for an attribute of torchvision's."""
+    """The value of our parameter for the value of torchvision's attribute."""
     kind = type(transform).__name__
     if name == "transforms":
         return [_one(f"{field}.transforms[{place}]", each) for place, each in enumerate(value)]
@@ -135,7 +136,7 @@ def _value(field: str, transform: Any, name: str, value: Any) -> Any:
     if value is None and kind == "RandomErasing" and name == "value":
         return "random"
     if kind == "RandomCrop" and name == "padding" and value and ".v2" in type(transform).__module__:
-        left, right, top, bottom = value  # as v2 keeps it
+        left, right, top, bottom = value  # the order in v2's attribute
         return [left, top, right, bottom]
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
@@ -143,38 +144,39 @@ def _value(field: str, transform: Any, name: str, value: Any) -> Any:
 def _one(field: str, transform: object) -> Op:
     found = _ops(field, transform)
     if len(found) != 1:
-        raise _refused(field, transform, f"is {len(found)} ops here, and this place takes one: write them out")
+        raise _refused(field, transform, f"it is {len(found)} ops here, but this place takes one: write them out")
     return found[0]
 
 
 def _refused(field: str, transform: object, why: str) -> InvalidSpec:
     name = type(transform).__name__
     if name in ("MixUp", "CutMix"):
-        reason = f"mixes the samples of a batch: leave it out here, and pass device_ops=[{name}(...)] to PrepClient"
+        reason = f"it mixes the samples of a batch: leave it out here, and pass device_ops=[{name}(...)] to PrepClient"
         return InvalidSpec(f"{field} ({name}): {reason} (docs/device-ops.md)", field)
     return InvalidSpec(
-        f"{field} ({name}): {why}. Apply it to the batches, or bring it as a plug-in: a function of an array and a "
-        f'generator that the daemon loads, and PluginOp("{name.lower()}") in its place (docs/plugins.md)',
+        f"{field} ({name}): {why}. Apply it to the batches, or make it a plug-in: a function of an array and a "
+        f'generator that the daemon loads, with PluginOp("{name.lower()}") in its place (docs/plugins.md)',
         field,
     )
 
 
 def from_processor(processor: Mapping[str, Any] | str | os.PathLike[str] | Any) -> list[Op]:
-    """Return the ops that do what an image processor of Hugging Face's transformers does.
+    """The ops that do what an image processor of Hugging Face's transformers does.
 
-    Resize, centre crop, rescale and normalize are known, as ViT, DeiT, CLIP, SigLIP, ConvNeXT and others have them.
+    It translates resizing, centre crops, rescaling and normalizing, as in ViT, DeiT, CLIP, SigLIP, ConvNeXT and others.
 
     Args:
-        processor: What ``preprocessor_config.json`` holds, the path of this file or of its folder, or a processor.
+        processor: An image processor, the path of a ``preprocessor_config.json`` or of its folder, or the content of
+            this file as a dict.
 
     Raises:
-        InvalidSpec: It does something that ops do not, or does not say what it does.
+        InvalidSpec: The processor has another step, a step with a value that ops do not support, or lacks a value.
     """
     config = _config(processor)
     kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
     unknown = [key for key, value in config.items() if key.startswith("do_") and value and key not in _STEPS]
     if unknown:
-        raise InvalidSpec(f"{unknown[0]}: of the steps of a processor, only {', '.join(_STEPS)} are known", unknown[0])
+        raise InvalidSpec(f"{unknown[0]}: only these steps can be translated: {', '.join(_STEPS)}", unknown[0])
     try:
         return [*_sizes(config, kind), *_values(config)]
     except SpecError as error:
@@ -182,12 +184,12 @@ def from_processor(processor: Mapping[str, Any] | str | os.PathLike[str] | Any) 
     except KeyError as error:
         raise InvalidSpec(f"the image processor lacks {error}", str(error.args[0])) from error
     except (TypeError, ArithmeticError) as error:
-        raise InvalidSpec(f"the image processor has a number that is none: {error}", "processor") from error
+        raise InvalidSpec(f"the image processor has a value of the wrong type: {error}", "processor") from error
 
 
 _STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
 _SHORTEST = ("CLIP", "ConvNext", "ConvNeXT", "LeViT", "Levit", "MobileViT", "MobileNet", "PoolFormer")
-"""Types whose `size`, where it is a number, is that of the shorter side."""
+"""Types for which a `size` that is a number means the shorter side."""
 
 
 def _config(processor: Any) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""The client's end of lease (`attach.sock`) and line (ZeroMQ): moves messages, and notices that the daemon is gone.
+"""The client's ends of the lease (`attach.sock`) and the line (ZeroMQ): moves messages, and notices the daemon's end.
 
-It is long because the end of either may be noticed first, and the daemon's last words may be on the other one.
+It is long because either may end first, while the daemon's last words are still on the other one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from prepserver.protocol.messages import (
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
 
-_LINE = "ipc://line"  # libzmq requires a name even for a given socket
-_DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
-_LAST_WORDS_MS = 100  # until what a daemon said before it closed the lease has passed through ZeroMQ
-# Plain numbers, because comparing with an enum member takes a microsecond.
+_LINE = "ipc://line"  # libzmq requires a name, even for a socket that exists
+_DESCRIPTOR_TIMEOUT_S = 10.0  # ample: the daemon sends a descriptor before the message that names it
+_LAST_WORDS_MS = 100  # in this time ZeroMQ delivers what the daemon sent before it closed the lease
+# Plain numbers, because comparing enum members takes a microsecond.
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 
@@ -46,7 +46,7 @@ _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
 _REFUSALS: dict[str, type[errors.PrepClientError]] = {
     "busy": errors.ServerBusy,
-    "internal": errors.ServerGone,  # it may admit the job again
+    "internal": errors.ServerGone,  # the daemon may admit the job again
     "memory": errors.MemoryRefused,
     "permission": errors.NoPermission,
     "protocol": errors.VersionMismatch,
@@ -59,7 +59,7 @@ class Connection:
     """A lease and its line.
 
     Raises:
-        PrepClientError: There is no connection, or no line within `timeout_s`.
+        PrepClientError: No connection could be made, or no line within `timeout_s`.
     """
 
     def __init__(self, runtime_dir: Path, timeout_s: float) -> None:
@@ -68,7 +68,9 @@ class Connection:
         self._dealer: zmq.Socket[bytes] | None = None
         self._lease = connect(runtime_dir)
         try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
+            with contextlib.suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # the daemon has hung up, and may have said why
                 self._lease.send(hello())
             self._open_line(self.take(0, timeout_s))
             self._poller = zmq.Poller()
@@ -79,7 +81,7 @@ class Connection:
             raise
 
     def _open_line(self, listener: int) -> None:
-        """Takes the daemon's connection, which waits on `listener`."""
+        """Opens the line: accepts the daemon's connection, which waits on the socket `listener`."""
         try:
             with opening(1):  # without a free descriptor, libzmq aborts the process at accept
                 os.close(os.dup(listener))
@@ -98,7 +100,7 @@ class Connection:
             raise errors.PrepClientError(f"no line to the daemon in {self.runtime_dir}: {e.strerror}") from e
 
     def send(self, message: Any, timeout_s: float = 0.0) -> bool:
-        """Sends `message`; False if it could not be queued within `timeout_s`, because the daemon does not read."""
+        """Sends `message`; False if it cannot be queued within `timeout_s`, because the daemon does not read."""
         assert self._dealer is not None
         if not self._await(_POLLOUT, timeout_s):
             return False
@@ -134,7 +136,7 @@ class Connection:
                 except BlockingIOError:
                     pass
                 except errors.ServerGone:
-                    # Earlier messages come first, and ZeroMQ's thread may still have them; the next call sees the end.
+                    # Earlier messages come first, and may still be in ZeroMQ's thread; the next call sees the end.
                     if not self._dealer.poll(_LAST_WORDS_MS, event):
                         raise
         return can
@@ -145,7 +147,7 @@ class Connection:
         return bool(int(self._dealer.getsockopt(zmq.EVENTS)) & event)
 
     def take(self, number: int, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> int:
-        """The descriptor of this number, which the caller then owns.
+        """The descriptor with this number, which the caller then owns.
 
         Raises:
             PrepClientError: It did not arrive, or the lease has ended.
@@ -156,7 +158,7 @@ class Connection:
                 self._read_lease(max(0.001, deadline_s - time.monotonic()))
             except (TimeoutError, BlockingIOError) as e:
                 raise errors.BatchTimeout(
-                    f"the daemon in {self.runtime_dir} did not give descriptor {number} within {timeout_s:g} s: see "
+                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {timeout_s:g} s: see "
                     "its log, and `prepserver status`"
                 ) from e
         return self._given.pop(number)
@@ -170,7 +172,7 @@ class Connection:
         except OSError as e:
             raise errors.ServerGone(f"the daemon in {self.runtime_dir} ended: {e.strerror}") from e
         try:
-            if flags & socket.MSG_CTRUNC:  # the kernel dropped a descriptor, for want of a free number
+            if flags & socket.MSG_CTRUNC:  # the kernel dropped a descriptor, because none was free
                 raise too_few_descriptors(1)
             if not data:
                 raise errors.ServerGone(
@@ -190,12 +192,12 @@ class Connection:
             close_all(fds)
 
     def leave(self, upto: int) -> None:
-        """Sends `Bye` on the lease, which always has room; the line may be full while the daemon stands still."""
+        """Sends `Bye` on the lease, which always has room; the line may be full if the daemon does not read."""
         with contextlib.suppress(OSError):
             self._lease.send(encode(Bye(upto)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
-        """Closes the connection. Idempotent; a forked child only drops its copies."""
+        """Closes the connection. Idempotent. A forked child only drops its copies."""
         if self._dealer is not None:
             self._dealer.close(linger=0)
             self._dealer = None
@@ -209,11 +211,11 @@ def ask(
 ) -> tuple[Connection, Any]:
     """Connects and asks one question, such as `Attach`; returns the connection and the answer.
 
-    While the daemon lists the source, `on_scanning` is called with the number of samples found, and each of its reports
-    restarts `timeout_s`, the longest wait for the answer.
+    `timeout_s` is the longest wait for the answer. While the daemon lists the source, each of its reports restarts this
+    time, and `on_scanning` is called with the number of samples found so far.
 
     Raises:
-        PrepClientError: There is no connection, no answer, or a refusal.
+        PrepClientError: No connection could be made, or the daemon refused or did not answer.
     """
     connection = Connection(runtime_dir, timeout_s)
     try:
@@ -234,10 +236,10 @@ def ask(
 
 
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
-    """The process's context, one for all lines.
+    """The context of this process, one for all lines.
 
-    It is never ended: that would wait for its sockets, and a client dropped without `close` is collected in an unknown
-    order. A forked child gets its own, and must not touch its parent's.
+    It is never ended: that would wait for its sockets, and a client that is dropped without `close` is collected in no
+    certain order. A forked child gets its own, and must not touch its parent's.
     """
     pid = os.getpid()
     if pid not in _contexts:
@@ -268,7 +270,7 @@ def connect(runtime_dir: Path) -> socket.socket:
     except OSError as e:
         sock.close()
         if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
-            # for a path that is too long the error has no errno and no strerror
+            # if the path is too long, the error has neither errno nor strerror
             raise errors.NoServer(f"cannot reach the prepserver daemon at {path}: {e.strerror or e}") from e
         raise errors.NoServer(
             f"no prepserver daemon listens at {path}. Start one with `prepserver start --runtime-dir {runtime_dir}`, "
@@ -279,7 +281,7 @@ def connect(runtime_dir: Path) -> socket.socket:
 
 
 def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None) -> dict[str, Any]:
-    """The daemon's state, as ``prepserver status --json`` prints it; with what was done since a time, if one is given.
+    """The daemon's state as ``prepserver status --json`` prints it, and with `since_ns` what was done since then.
 
     Raises:
         PrepClientError: No daemon runs, or it gives no valid answer within `timeout_s`.

@@ -1,6 +1,6 @@
-"""One thread at a time in a client: threads may take turns, and two at once are an error.
+"""One thread at a time in a client: threads may take turns, but two at once are an error.
 
-It uses no lock, which would have to be released at every exception but not after a batch was handed out. Signal
+It uses no lock: after the call that releases it, a signal handler could raise and lose the batch in hand. Signal
 handlers run, and threads switch, only after calls and at jumps, so a plain store is atomic.
 """
 
@@ -23,10 +23,9 @@ class Turn:
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
-        # Whether it has ended. The `try` in which it began sets it on the line of its `return`, and first in the
-        # handler.
+        # Whether it has ended. The `try` around it sets this on the line of its `return`, and at once in its handler.
         self.is_over = False
-        # the next use, under the key None: `setdefault` admits one of several that come at once
+        # The next use, under the key None: `setdefault` admits one of several that come at the same time.
         self.then: dict[None, Turn] = {}
 
 
@@ -38,7 +37,7 @@ class Turns:
         self._last.is_over = True
 
     def _take(self, mine: Turn) -> None:
-        """Begins a use; does nothing within another use of the same thread, as in a signal handler.
+        """Begins a use. Does nothing inside another use of the same thread, as in a signal handler.
 
         Raises:
             RuntimeError: Another thread uses the object.
@@ -51,8 +50,8 @@ class Turns:
                 return
             else:
                 raise RuntimeError(
-                    "this PrepClient is used by two threads at once: another one is in the middle of next(), iter() or "
-                    "close(). Make one for each thread (they share the daemon's work), or put a lock around its use"
+                    "this PrepClient is used by two threads at once: another one is inside next(), iter() or close(). "
+                    "Make one for each thread (they share the daemon's work), or put a lock around its use"
                 )
         self._last = mine
 

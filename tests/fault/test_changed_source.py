@@ -92,7 +92,7 @@ def test_a_state_of_other_samples_is_refused(inline: bool, server: Server, tree:
         assert len(read(client)) == 35
         fewer(moved)
         client.load_state_dict(later)
-        with pytest.raises(SourceChanged, match=r"40 samples.*set_epoch\(0\) to restart epoch 0"):
+        with pytest.raises(SourceChanged, match=r"40 samples.*set_epoch\(0\) to begin epoch 0 again"):
             next(iter(client))
 
 
@@ -106,7 +106,9 @@ def test_a_state_of_other_samples_says_how_to_restart_its_epoch(
         state = client.state_dict()
         change(tree)
         client.load_state_dict(state)
-        with pytest.raises(SourceChanged, match=r"without load_state_dict and call set_epoch\(1\) to restart epoch 1"):
+        with pytest.raises(
+            SourceChanged, match=r"leave out load_state_dict and call set_epoch\(1\) to begin epoch 1 again"
+        ):
             next(iter(client))
     with PrepClient(tree, OPS, inline=True, **SPEC) as fresh:
         fresh.set_epoch(state["epoch"])

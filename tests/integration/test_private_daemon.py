@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,19 @@ def test_all_clients_of_a_process_share_one(short_path: Path, monkeypatch: pytes
     train = PrepClient(SOURCE, OPS, **{**arguments, "workers": 2})
     assert list(short_path.iterdir()) == []
     assert leaks.children(os.getpid()) == others
+
+
+def test_threads_that_begin_at_the_same_time_share_one(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    clients = [
+        PrepClient(SOURCE, OPS, workers=1, runtime_dir=short_path / "none", job=f"job {number}", **SPEC)
+        for number in range(3)
+    ]
+    with ThreadPoolExecutor(len(clients)) as threads:
+        assert list(threads.map(len, clients)) == [len(clients[0])] * len(clients)
+    assert len(list(short_path.iterdir())) == 1
+    for client in clients:
+        client.close()
 
 
 def place_of(client: PrepClient, base: Path) -> Path:

@@ -60,7 +60,7 @@ def test_a_run_begins_wherever_it_can_join(server: Server, running: PrepClient, 
         assert rows != first_rows(alone)
         start = late.stats()["start"]
         assert start == late.state_dict()["start"] > 0
-        assert f"start={start}) asks for that again" in caplog.text
+        assert f"start={start}) gives the same order again" in caplog.text
     with (
         client(server, "again", start=start) as again,
         client(None, "alone", start=start) as alone,

@@ -1,6 +1,7 @@
-"""How ops are done on a batch, on the device where it ends up. A file here is such an op.
+"""How ops are done on a batch, on the device where it ends up: one file for each op.
 
-Most are ops of a pipeline, whose parameters `prepserver.pipeline.ops` has; `MixUp` and `CutMix` need a batch.
+Most of them are ops of a pipeline, too, and have their parameters in `prepserver.pipeline.ops`. `MixUp` and `CutMix`
+can only be done on a batch.
 """
 
 from __future__ import annotations
@@ -16,4 +17,4 @@ DEVICE_OPS: dict[type[Op], type[BatchOp[Any]]] = {
     get_args(vars(each)["__orig_bases__"][0])[0]: each
     for each in members(sys.modules[__name__], BatchOp).values()  # type: ignore[type-abstract]
 }
-"""How an op is done, by its class: `NormalizeOnBatch(LinearOp[Normalize])` is that of `Normalize`."""
+"""How an op is done, by the class of the op: `NormalizeOnBatch(LinearOp[Normalize])` for `Normalize`."""

@@ -1,8 +1,7 @@
 """The changes of `prepserver.pipeline.changes`, done to images (n, C, H, W), uint8, on any device.
 
-The arithmetic is that of `prepserver.transform`, so the bytes are those that workers make, on every device: sums of
-whole numbers, and products and sums in floats that each round once. torch.compile would fuse those, and must not see
-them.
+The arithmetic is that of `prepserver.transform`, so every device gives the bytes that workers give: sums of whole
+numbers, and products and sums of floats that each round once. torch.compile would fuse these, and must not see them.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.ops.rand_augment import RandAugment
 
 Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From images and, for each, which of a few variants of the change it is to have, (n,) int64, to new images."""
+"""Makes new images from images (n, C, H, W) and the number of the variant that each is to have, (n,), int64."""
 
 
 def changes(op: RandAugment, size: Size, device: torch.device) -> list[tuple[tuple[str, ...], Change | None]]:
-    """The changes of `prepserver.pipeline.changes.ALL`, in that order, for images of one size on a device.
+    """The changes of `prepserver.pipeline.changes.ALL`, in that order, for images of one size on one device.
 
-    Each comes with its names. It has two variants for each name: with the op's magnitude, and with the negative one.
-    None changes nothing.
+    Each comes with its names, and has two variants per name: with the op's magnitude, and with its negative. A change
+    that is None leaves images as they are.
     """
     strength = {name: op.scales.magnitude(name, op.magnitude, size) for name in SIGNED}
     matrices = [matrix(name, sign * strength[name], size) for name in GEOMETRY for sign in (1, -1)]
-    # In doubles, because workers round 1 - factor once, too.
+    # Doubles, so that 1 - factor rounds as in workers.
     factors = {
         name: torch.tensor((1.0 + strength[name], 1.0 - strength[name]), dtype=torch.float64, device=device)
         for name in COLOURS
@@ -79,7 +78,7 @@ def _grey(images: torch.Tensor) -> torch.Tensor:
 
 def _contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     grey = _grey(images) if images.shape[1] == 3 else images
-    # Whole numbers, whose sum in doubles is exact in any order.
+    # The sum of whole numbers is exact in doubles, in any order.
     mean = grey.sum((1, 2, 3), dtype=torch.float64, keepdim=True) / grey[0].numel()
     return _cut(_floats(images).mul_(_floats(factor)).add_(_floats(mean.mul_(1.0 - factor))))
 
@@ -126,14 +125,14 @@ def _equalize(images: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 
 class Warps:
-    """Images of one size seen through matrices.
+    """The change that sees images of one size through matrices.
 
     Args:
-        matrices: The variants.
+        matrices: One for each variant.
         interpolation: "nearest" or "bilinear".
-        fill: Where they show nothing: one value for all channels, or one for each.
-        size: (height, width).
-        device: Where they are.
+        fill: Value of pixels that show no point of the image: one for all channels, or one for each.
+        size: (height, width) of the images.
+        device: Device of the images.
     """
 
     def __init__(
@@ -145,33 +144,36 @@ class Warps:
 
     @cached_property
     def _points(self) -> tuple[torch.Tensor, ...]:
-        """For each matrix and pixel, (k, H, W): whether it shows a point of the image, and which one.
+        """For each matrix and pixel whether it shows a point of the image, and where this lies: tensors (k, H, W).
 
-        Row and column; for "bilinear" those of the pixel above and to the left, and how near the next ones are, in
-        256ths.
+        For "nearest" these are row and column; for "bilinear" row and column of the pixel above and to the left, and
+        the distances from it down and to the right in 256ths of a pixel.
         """
         height, width = self._size
-        # Doubles, and a kernel for each operation: as `prepserver.transform.warp` has it, to the bit.
-        seen = torch.tensor(self._matrices, dtype=torch.float64, device=self._device)
+        # Doubles, one operation at a time: as `prepserver.transform.warp` has it, to the bit.
+        seen = torch.tensor(self._matrices, dtype=torch.float64, device="cpu")
         a, b, c, d, e, f, *_ = seen.T.reshape(-1, len(seen), 1, 1)
-        x = torch.arange(width, dtype=torch.float64, device=self._device) + 0.5
-        y = (torch.arange(height, dtype=torch.float64, device=self._device) + 0.5).unsqueeze(1)
+        x = torch.arange(width, dtype=torch.float64, device="cpu") + 0.5
+        y = (torch.arange(height, dtype=torch.float64, device="cpu") + 0.5).unsqueeze(1)
         across, down = a * x + (b * y + c), d * x + (e * y + f)
-        inside = (across >= 0.0) & (across < width) & (down >= 0.0) & (down < height)
+        found = [(across >= 0.0) & (across < width) & (down >= 0.0) & (down < height)]
         if self._is_nearest:
-            return inside, down.to(torch.int32), across.to(torch.int32)
-        rows, columns = (((at - 0.5) * 256.0 + 0.5).floor_().to(torch.int32) for at in (down, across))
-        return inside, rows >> 8, columns >> 8, rows & 255, columns & 255
+            found += [down.to(torch.int32), across.to(torch.int32)]
+        else:
+            rows, columns = (((at - 0.5) * 256.0 + 0.5).floor_().to(torch.int32) for at in (down, across))
+            found += [rows >> 8, columns >> 8, rows & 255, columns & 255]
+        # Made on the host: the copy blocks until it is done, so clients on other streams may read the result, too.
+        return tuple(each.to(self._device) for each in found)
 
     def __call__(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """As `Change`."""
+        """See `Change`."""
         inside, *points = (each[numbers] for each in self._points)
         found = _at(images, points[0], points[1]) if self._is_nearest else _blended(images, *points)
         return torch.where(inside.unsqueeze(1), found, self._fill)
 
 
 def _at(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Pixels at the points of each image, (n, H, W), or at the nearest edge."""
+    """The pixels of each image at its points (n, H, W); beyond an edge, those of the edge."""
     height, width = images.shape[2:]
     index = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).to(torch.int64)
     return images.flatten(2).gather(2, index.flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1)).view(images.shape)
@@ -180,7 +182,7 @@ def _at(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torc
 def _blended(
     images: torch.Tensor, above: torch.Tensor, left: torch.Tensor, near_below: torch.Tensor, near_right: torch.Tensor
 ) -> torch.Tensor:
-    """The mean of the four pixels around each point, in steps of a 256th of a pixel."""
+    """The weighted mean of the four pixels around each point, with weights in 256ths."""
     near_below, near_right = near_below.unsqueeze(1), near_right.unsqueeze(1)
 
     def mixed(rows: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What `MixUp` and `CutMix` share: each row is mixed with the one before it, and labels become soft."""
+"""What `MixUp` and `CutMix` share: each row is mixed with the row before it, and labels become soft."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Mixing(Op):
         self.labels = checks.name("labels", labels)  # the column that becomes soft
 
     def after(self, record: Record) -> Record:
-        """As `Op.after`."""
+        """See `Op.after`."""
         if not isinstance(record.get(self.labels), Label):
             raise SpecError("labels", self.labels, f"is no column of labels; a sample has {', '.join(record)}")
         others = [name for name, kind in record.items() if kind.is_spatial and not isinstance(kind, Image)]
         if others or sum(isinstance(kind, Image) for kind in record.values()) != 1:
-            there = ", ".join(record)
-            raise SpecError("op", type(self).__name__, f"mixes one image with its label; a sample has {there}")
+            reason = f"mixes samples of one image and a label; a sample has {', '.join(record)}"
+            raise SpecError("op", type(self).__name__, reason)
         return record
 
     @abstractmethod
     def decide(self, numbers: Sequence[float], height: int, width: int) -> Mixed:
-        """What to do with a batch of images of `height` x `width`, by numbers in [0, 1)."""
+        """How to mix a batch of images of `height` x `width`; `numbers` are random, in [0, 1)."""
 
 
 class Mixed(NamedTuple):
@@ -56,9 +56,9 @@ class Mixed(NamedTuple):
 
 
 class MixingOnBatch(FloatOp[OpT]):
-    """Rows mixed with those before them (the first with the last), as torchvision's ``roll(1, 0)``.
+    """Mixes each row with the row before it, and the first with the last, as torchvision does by ``roll(1, 0)``.
 
-    Of a `RandomChoice`, one op is done to a batch.
+    For a `RandomChoice`, one of its ops is done to the whole batch.
     """
 
     width = len(Mixed._fields)
@@ -88,12 +88,12 @@ class MixingOnBatch(FloatOp[OpT]):
 
 
 class SoftLabels:
-    """Labels as weights of classes.
+    """Turns labels into weights of classes.
 
     Args:
         column: The column of labels.
         num_classes: Number of classes.
-        places: Where the weights of rows' own labels are in what a row's ops draw, in order.
+        places: Indices, in order, of the numbers drawn per row that are the weight of a row's own label.
     """
 
     def __init__(self, column: str, num_classes: int, places: Sequence[int]) -> None:
@@ -104,7 +104,7 @@ class SoftLabels:
         """How the ops of a batch make labels soft; None if they do not.
 
         Raises:
-            SpecError: They differ in it.
+            SpecError: They differ in classes or column.
         """
         found, begin = [], 0
         for op in ops:
@@ -120,23 +120,25 @@ class SoftLabels:
         return cls(column, num_classes, sorted({each[2] for each in found}))
 
     def check(self, scalars: Mapping[str, torch.Tensor]) -> None:
-        """Refuses labels that are none of the classes; a row that holds no sample has -1, and no class.
+        """Checks that all labels are below `num_classes`. A row without a sample has -1, and no class.
 
         Raises:
-            InvalidSpec: There is one.
+            InvalidSpec: One is not.
         """
         labels = scalars[self.column]
         greatest = int(labels.max()) if len(labels) else -1
         if greatest >= self._num_classes:
-            said = f"a batch has the label {greatest} in {self.column!r}; num_classes must be above the greatest label"
-            raise InvalidSpec(f"num_classes = {self._num_classes}: {said}", "num_classes")
+            reason = (
+                f"a batch has the label {greatest} in {self.column!r}; num_classes must be above the greatest label"
+            )
+            raise InvalidSpec(f"num_classes = {self._num_classes}: {reason}", "num_classes")
 
     def empty(self, labels: torch.Tensor) -> torch.Tensor:
-        """Memory for the weights of `labels`, contents undefined."""
+        """Uninitialised memory for the weights of `labels`."""
         return torch.empty((len(labels), self._num_classes), dtype=torch.float32, device=labels.device)
 
     def __call__(self, labels: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        """Weights (n, num_classes), float32, of labels (n,); `drawn` is what the ops drew."""
+        """The weights (n, num_classes), float32, for labels (n,) and the numbers that the ops drew."""
         classes = torch.arange(self._num_classes, device=labels.device)
         soft = (labels.reshape(-1, 1) == classes).to(torch.float32)
         for place in self._places:
@@ -146,10 +148,10 @@ class SoftLabels:
 
 
 def beta(alpha: float, first: float, second: float) -> float:
-    """A number of the distribution Beta(alpha, alpha), from two in [0, 1).
+    """A number of the distribution Beta(alpha, alpha), from two numbers in [0, 1).
 
-    Devroye's formula for the symmetric case (Random variate generation in one line of code, 1996), without rejection:
-    so every batch takes two numbers. It is arranged so that small alphas do not overflow.
+    It is Devroye's formula for the symmetric case (Random variate generation in one line of code, 1996), arranged so
+    that small alphas do not overflow. It rejects nothing, so every batch takes exactly two numbers.
     """
     turn = math.cos(2.0 * math.pi * second)
     power = (1.0 - first) ** (1.0 / alpha)

@@ -1,7 +1,7 @@
-"""How `ColorJitter` is done on a batch: each row has factors of its own, and all have one order.
+"""How `ColorJitter` is done on a batch: each row has its own factors, but all rows have the same order of changes.
 
-The formulas are torchvision v2's on floats, in units of 0 to 255. The order is brightness, contrast, saturation, hue:
-an order for each row would compute every change in every place.
+The formulas are those of torchvision v2 for floats, for values of 0 to 255. The order is brightness, contrast,
+saturation, hue: with an order per row, every change would have to be computed in every place.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _grey(images: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(offsets: torch.Tensor, images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Images with their hue turned: HSV's, and back by the closed form that `prepserver.transform.color` has."""
+    """Images with their hue shifted in HSV, and back by the closed form of `prepserver.transform.color`."""
     value, least = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     spread = value - least
     safe = torch.where(spread == 0.0, 1.0, spread)

@@ -1,4 +1,4 @@
-"""`CutMix`: a rectangle of another sample's image."""
+"""`CutMix`: replaces a rectangle of each image by that of another sample."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from prepclient.device_ops._mixing import Mixed, Mixing, MixingOnBatch, beta
 
 
 class CutMix(Mixing):
-    """Put a rectangle of the image before it into each image of a batch. Only for `device_ops`.
+    """Replaces a rectangle of each image of a batch by that of the image before it. Only for `device_ops`.
 
-    Labels become weights of classes, (batch, num_classes) float32, by the rectangle's share of the area. As in
-    torchvision, one rectangle is drawn for the whole batch, and the first row's partner is the last.
+    Labels become weights of classes, ``[batch, num_classes]``, float32, in proportion to the areas. As in torchvision,
+    one rectangle is drawn for the whole batch, and the first row's partner is the last row.
 
     Attributes:
-        num_classes: Number of classes; above the greatest label.
-        alpha: The area outside the rectangle is of the distribution Beta(alpha, alpha), before it is cut at the edges.
-        labels: The column of labels.
+        num_classes: Number of classes; must be above the greatest label.
+        alpha: The share of the area outside the rectangle has the distribution Beta(alpha, alpha), before the rectangle
+            is cut at the edges. Default 1.0, the uniform distribution.
+        labels: Name of the column of labels.
     """
 
     def decide(self, numbers: Sequence[float], height: int, width: int) -> Mixed:

@@ -1,4 +1,4 @@
-"""`MixUp`: images and labels of two samples, blended."""
+"""`MixUp`: blends images and labels of two samples."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from prepclient.device_ops._mixing import Mixed, Mixing, MixingOnBatch, beta
 
 
 class MixUp(Mixing):
-    """Blend each image of a batch with the one before it, and their labels alike. Only for `device_ops`.
+    """Blends each image of a batch with the image before it, and their labels alike. Only for `device_ops`.
 
-    Labels become weights of classes, (batch, num_classes) float32. As in torchvision, one weight is drawn for the whole
-    batch, and the first row's partner is the last. `RandomChoice([MixUp(...), CutMix(...)])` takes one of the two for
-    each batch.
+    Labels become weights of classes, ``[batch, num_classes]``, float32. As in torchvision, one weight is drawn for the
+    whole batch, and the first row's partner is the last row. `RandomChoice([MixUp(...), CutMix(...)])` does one of the
+    two to each batch.
 
     Attributes:
-        num_classes: Number of classes; above the greatest label.
-        alpha: The weight of a row itself is of the distribution Beta(alpha, alpha).
-        labels: The column of labels.
+        num_classes: Number of classes; must be above the greatest label.
+        alpha: The weight of a row itself has the distribution Beta(alpha, alpha). Default 1.0, the uniform
+            distribution.
+        labels: Name of the column of labels.
     """
 
     def decide(self, numbers: Sequence[float], height: int, width: int) -> Mixed:

@@ -1,6 +1,6 @@
-"""How `RandAugment` is done on a batch: rows that drew the same change lie side by side and are changed at once.
+"""How `RandAugment` is done on a batch: rows that drew the same change are put side by side and changed at once.
 
-Each change gives the bytes that workers give: its arithmetic is theirs, kernel by kernel, with nothing fused.
+Each change gives the bytes that workers give: it has their arithmetic, one kernel per operation, with nothing fused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.rand_augment import RandAugment
 
 _IS_SIGNED = np.array([name in SIGNED for name in ALL])
-_NUMBERS = 8  # of a block of `RowDraws.uniform`
+_NUMBERS = 8  # per row in a block of `RowDraws.uniform`
 
 
 class RandAugmentOnBatch(ByteOp[RandAugment]):
@@ -27,7 +27,7 @@ class RandAugmentOnBatch(ByteOp[RandAugment]):
         self._variants = [2 * len(names) for names, _ in self._changes]
 
     def draw(self, rows: RowDraws) -> Numbers:
-        """For each change twice its place in `ALL`, and 1 more for a negative magnitude."""
+        """For each change twice its index in `ALL`, plus 1 for a negative magnitude."""
         blocks = [rows.uniform(block) for block in range(-(-2 * self.width // _NUMBERS))]
         numbers = np.concatenate(blocks, axis=1)[:, : 2 * self.width]
         names = np.floor(numbers[:, ::2] * len(ALL))

@@ -1,4 +1,4 @@
-"""How `RandomChoice` of `MixUp` and `CutMix` is done: one choice for each batch."""
+"""How `RandomChoice` of `MixUp` and `CutMix` is done on a batch: one choice for each batch."""
 
 from __future__ import annotations
 

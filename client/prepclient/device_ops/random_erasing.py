@@ -1,4 +1,4 @@
-"""How `RandomErasing` is done on a batch: each row has a rectangle of its own."""
+"""How `RandomErasing` is done on a batch: each row has its own rectangle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.random_erasing import RandomErasing
 
-_TRIES = 10  # as torchvision
+_TRIES = 10  # as in torchvision
 
 
 class RandomErasingOnBatch(FloatOp[RandomErasing]):

@@ -1,4 +1,4 @@
-"""How `ToDtype` is done on a batch: all arithmetic is in float32, and rounded once, at the end."""
+"""How `ToDtype` is done on a batch: all arithmetic is in float32 and rounds once, at the end."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_inline_has_no_workers() -> None:
 
 def test_normalising_twice_is_refused() -> None:
     ops = [SIZED, ToDtype("float32", scale=True), Normalize(MEAN, STD)]
-    with pytest.raises(InvalidSpec, match="the pipeline has a Normalize already"):
+    with pytest.raises(InvalidSpec, match="ops or device_ops have a Normalize already"):
         client(ops, normalize=(MEAN, STD))
     client(ops)
     client(ops[:2], normalize=(MEAN, STD))

@@ -25,7 +25,9 @@ from prepclient import (
     SourceUnavailable,
     SyntheticImages,
     ToDtype,
+    forks,
 )
+from prepclient.inline import InlineFeed
 from tests.support.tiny_images import photo_tree
 
 N = 13
@@ -139,6 +141,24 @@ def test_an_iterator_that_has_ended_stays_ended(photos: str) -> None:
         list(ended)
         list(train)
         assert list(ended) == []
+
+
+def test_an_error_in_a_forked_child_leaves_torch_its_threads(photos: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        assert torch.get_num_threads() == 1
+        raise KeyboardInterrupt
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with client(photos) as train, monkeypatch.context() as patch:
+            patch.setattr(forks, "_forked", True)
+            patch.setattr(InlineFeed, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(train))
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_setting_the_next_epoch_changes_nothing(photos: str) -> None:

@@ -160,6 +160,22 @@ def test_closing_waits_for_the_copies_and_ends_everything() -> None:
         delivery.take()
 
 
+@pytest.mark.parametrize("is_in_hand", [True, False])
+def test_a_closed_deliverys_memory_is_reused_after_the_last_read(is_in_hand: bool) -> None:
+    """Also if the consumer read on a stream that is not current any more at the end."""
+    device, delivery, _ = started(batches=1)
+    done: list[str] = []
+    delivery.take()
+    device.launch(lambda: done.append("read"))
+    if not is_in_hand:
+        delivery.advance()
+    delivery.close()
+    device.queues["copies"].append(lambda: (done.append("reuse"), True)[1])
+    device.run("copies")
+    device.finish_all()
+    assert done == ["read", "reuse"]
+
+
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="depth = 0"):
         Delivery(FakeDevice(), 0)

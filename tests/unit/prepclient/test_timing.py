@@ -99,6 +99,10 @@ def test_progress_gives_all_batches_and_shows_totals(capfd: pytest.CaptureFixtur
         err = capfd.readouterr().err
         assert "epoch 3/3" in err
         assert "9/9" in err
+        next(iter(train))
+        train.load_state_dict(train.state_dict())
+        assert sum(len(labels) for _, labels in train.progress(2)) == 20
+        assert "5/5" in capfd.readouterr().err  # the rest of an epoch, and a whole one
         for wrong in (0, "many"):
             with pytest.raises(InvalidSpec, match="epochs"):
                 train.progress(wrong)  # type: ignore[arg-type]
@@ -122,7 +126,10 @@ def test_a_timeline_has_so_many_steps_and_no_more(tmp_path: Path) -> None:
         assert len(list(train)) == 3  # a file that cannot be written ends no training
         path.unlink()
         train.timeline(path)
-    assert not path.exists()  # nothing was recorded
+        next(iter(train))
+        train.timeline(tmp_path / "another.pftrace")  # the first one is written with what it has
+        assert [name for name, *_ in spans(path.read_bytes())].count("next") == 1
+    assert not (tmp_path / "another.pftrace").exists()  # nothing was recorded
 
 
 def test_copies_to_a_device_have_tracks_of_their_own(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class Theirs:
         (lambda t: t.Compose([t.MixUp(num_classes=9)]), r"transforms\[0\] \(MixUp\): .* pass device_ops=\[MixUp\("),
         (lambda t: t.CutMix(num_classes=9), r"transform \(CutMix\): .* pass device_ops=\[CutMix\("),
         (lambda t: t.Lambda(abs), r'PluginOp\("lambda"\).*docs/plugins.md'),
-        (lambda t: Theirs(), r"transform \(Theirs\): is no transform of torchvision"),
+        (lambda t: Theirs(), r"transform \(Theirs\): it is no transform of torchvision"),
         (lambda t: t.Resize(9, antialias=False), r"transform.antialias \(Resize\): False must be True"),
         (lambda t: t.RandomRotation(9, t.InterpolationMode.BICUBIC), "transform.interpolation .*'nearest' or"),
         (lambda t: t.RandomAffine(9, fill={int: 3}), "a value for each type of data"),
@@ -190,7 +190,9 @@ def test_a_parameter_of_another_release_is_named() -> None:
     transform.p, transform.how = 0.5, "all"
     assert from_torchvision(transform) == [prepclient.RandomInvert()]
     transform.how = "some"
-    with pytest.raises(InvalidSpec, match=r"transform.how \(RandomInvert\): RandomInvert has no such parameter here"):
+    with pytest.raises(
+        InvalidSpec, match=r"transform.how \(RandomInvert\): prepserver's RandomInvert has no such parameter"
+    ):
         from_torchvision(transform)
 
 
@@ -247,14 +249,14 @@ def test_an_image_processor_becomes_ops(config: dict[str, Any], ops: list[Any], 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({**VIT, "do_pad": True}, "do_pad: of the steps of a processor, only do_resize"),
+        ({**VIT, "do_pad": True}, "do_pad: only these steps can be translated: do_resize"),
         ({**VIT, "rescale_factor": 1 / 127.5}, "rescale_factor = .*must be 1/255"),
         ({**VIT, "rescale_offset": True}, "without an offset"),
         ({**VIT, "resample": 1}, "interpolation = 'lanczos': must be 'bilinear' or 'bicubic'"),
         ({**VIT, "size": {"longest_edge": 9}}, "size = .*must have height and width"),
         ({**VIT, "size": None}, "size = None: must be"),
         ({"do_normalize": True}, "the image processor lacks 'image_mean'"),
-        ({**VIT, "rescale_factor": "x"}, "the image processor has a number that is none"),
+        ({**VIT, "rescale_factor": "x"}, "the image processor has a value of the wrong type"),
         (3, "processor is a int"),
         ("/no/such/folder", "processor = '/no/such/folder': cannot be read"),
     ],
