@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Never, overload
+from weakref import ReferenceType, ref
 
 import torch
 
@@ -224,6 +225,7 @@ class PrepClient(Turns):
             Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
         )  # fmt: skip
         self._iterators = 0  # how many there were: only the latest one works
+        self._latest: ReferenceType[Epoch] | None = None  # weak: a loop that drops it ends it
 
     # -- as of a DataLoader -----------------------------------------------------------------------------
 
@@ -235,7 +237,9 @@ class PrepClient(Turns):
             # The loop left this epoch early: begin the next one wherever the order allows.
             session = self._restart(Start(session.epoch + 1))
         self._iterators += 1
-        return Epoch(self, self._iterators, self._loop.begin_epoch(session))
+        latest = Epoch(self, self._iterators, self._loop.begin_epoch(session))
+        self._latest = ref(latest)
+        return latest
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch: in the current or next one, if they differ (see `order`)."""
@@ -245,7 +249,8 @@ class PrepClient(Turns):
     def set_epoch(self, epoch: int) -> None:
         """Makes `epoch` (from 0) the next epoch, as DistributedSampler's `set_epoch` does.
 
-        The next epoch in turn changes nothing; any other starts a new stream.
+        The next epoch in turn changes nothing; any other starts a new stream. An iterator from which nothing was taken
+        goes there too: Lightning calls `iter` first.
 
         Raises:
             InvalidSpec: Not a whole number, or negative.
@@ -257,7 +262,11 @@ class PrepClient(Turns):
             if not (at.goes_on and at.start.epoch == epoch):
                 at.start, at.goes_on = Start(epoch), False
         elif at.session.epoch != epoch or not (at.session.line.at_epoch_start or at.goes_on):
-            self._restart(Start(epoch))
+            latest = self._latest() if self._latest is not None else None
+            unread = latest if latest is not None and latest.is_unread else None
+            session = self._restart(Start(epoch))
+            if unread is not None:
+                unread.begin_at(self._iterators, self._loop.begin_epoch(session))
 
     @property
     def batch_size(self) -> int:
