@@ -252,6 +252,8 @@ class Admission:
         )
         self._table.jobs[job.id] = job
         self._keep_places(job, lines, stream, lane)
+        if where.stream is None and where.into is None:
+            self._meetings.wait_for_newcomer(stream)
         return job
 
     def _keep_places(self, job: Job, lines: dict[int, BatchLine], stream: Stream, lane: Lane) -> None:
