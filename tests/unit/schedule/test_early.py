@@ -278,7 +278,7 @@ class ComeBack(World):
 
 @pytest.mark.parametrize("between", [1, 20, 64])
 @pytest.mark.parametrize("pipeline", [0, 1])
-def test_jobs_that_come_back_share_again_though_the_foremost_was_first(between: int, pipeline: int) -> None:
+def test_jobs_that_come_back_share_again_in_any_order(between: int, pipeline: int) -> None:
     world = ComeBack(between, pipeline=pipeline)
     assert len(world.streams) == 2
     world.go_on(world.ahead, world.behind)
@@ -289,14 +289,14 @@ def test_jobs_that_come_back_share_again_though_the_foremost_was_first(between: 
 
 
 @pytest.mark.parametrize("more", [{"between": 65}, {"between": 20, "owner": 1}, {"between": 20, "wait_s": 0.0}])
-def test_nobody_waits_for_one_far_behind_or_of_another_user_or_who_would_not(more: dict[str, Any]) -> None:
+def test_nobody_waits_for_one_far_behind_or_of_another_user(more: dict[str, Any]) -> None:
     world = ComeBack(**more)
     world.go_on(world.ahead)
     assert len(world.streams) == 2
     assert len(rows(world.ahead)) >= N - 200
 
 
-def test_a_job_waits_ten_seconds_for_one_that_came_back_and_stands_still() -> None:
+def test_a_job_waits_ten_seconds_for_one_that_stands_still() -> None:
     world = ComeBack(64)
     world.go_on(world.ahead)
     had = len(rows(world.ahead))
