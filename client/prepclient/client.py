@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Never, overload
+from weakref import ReferenceType, ref
 
 import torch
 
@@ -231,6 +232,7 @@ class PrepClient(Turns):
             Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
         )  # fmt: skip
         self._iterators = 0  # how many were made; only the latest one works
+        self._latest: ReferenceType[Epoch] | None = None  # weak: a loop that drops it ends it
 
     # -- as in a DataLoader -----------------------------------------------------------------------------
 
@@ -242,7 +244,9 @@ class PrepClient(Turns):
             # The loop left this epoch early: begin the next one, wherever the order allows.
             session = self._restart(Start(session.epoch + 1))
         self._iterators += 1
-        return Epoch(self, self._iterators, self._loop.begin_epoch(session))
+        latest = Epoch(self, self._iterators, self._loop.begin_epoch(session))
+        self._latest = ref(latest)
+        return latest
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank; if epochs differ (see `order`), of the next batch's epoch."""
@@ -254,6 +258,7 @@ class PrepClient(Turns):
 
         It is not needed before each epoch: epochs follow each other, each in its own order. Naming the epoch that comes
         next anyway changes nothing; for any other one the client attaches again.
+        An iterator from which nothing has been taken moves along, because Lightning calls `iter` first.
 
         Args:
             epoch: Number of the epoch, from 0.
@@ -268,7 +273,11 @@ class PrepClient(Turns):
             if not (at.goes_on and at.start.epoch == epoch):
                 at.start, at.goes_on = Start(epoch), False
         elif at.session.epoch != epoch or not (at.session.line.at_epoch_start or at.goes_on):
-            self._restart(Start(epoch))
+            latest = self._latest() if self._latest is not None else None
+            unread = latest if latest is not None and latest.is_unread else None
+            session = self._restart(Start(epoch))
+            if unread is not None:
+                unread.begin_at(self._iterators, self._loop.begin_epoch(session))
 
     @property
     def batch_size(self) -> int:

@@ -34,7 +34,17 @@ class Epoch:
         self._loop, self._attachment = client._loop, client._attachment
         self._number = number
         self._ends_at = ends_at
+        self._began_at = self._attachment.totals.batches
         self._ended = False
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it is the client's latest iterator and nothing was taken from it."""
+        return self._client._iterators == self._number and self._attachment.totals.batches == self._began_at
+
+    def begin_at(self, number: int, ends_at: int) -> None:
+        """Goes to another epoch, under a new number. Only an unread iterator may."""
+        self._number, self._ends_at = number, ends_at
 
     def __del__(self) -> None:
         """The loop has dropped it, perhaps early: from here on, `len` of the client is that of the next epoch."""

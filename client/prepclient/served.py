@@ -190,11 +190,17 @@ class ServedFeed(Feed):
             os.close(fd)  # the mapping keeps the memory
 
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
-        return (
+        found = (
             f"no batch for {waited_s:.0f} s: this job is at row {session.released_upto}, and the rows before "
             f"{session.ready_upto} are ready. The daemon in {self._runtime_dir} runs; "
-            "`prepserver status` shows whether its workers are busy, and whether this job waits for a slower job, or "
-            "for its other ranks"
+        )
+        if self.about_job(session.handed.totals).get("waits_for") == "ranks":
+            return found + (
+                "this job waits for its other ranks, which have not attached. A client that one rank uses alone, to "
+                "evaluate for example, takes sharding=Sharding(rank=0, world_size=1)"
+            )
+        return found + (
+            "`prepserver status` shows whether its workers are busy, and whether this job waits for a slower job"
         )
 
     def release(self, session: Session) -> None:

@@ -251,7 +251,8 @@ class Caches:
 
 def _check_table(shape: Shape, budget_bytes: int) -> None:
     if 8 * shape.samples > budget_bytes // _TABLE_PART:
+        table, budget = (f"{n >> 20} MiB" if n >> 23 else f"{n >> 10} KiB" for n in (8 * shape.samples, budget_bytes))
         raise _Full(
-            f"for {shape.samples} samples its table alone takes {8 * shape.samples >> 20} MiB, more than a "
-            f"{_TABLE_PART}th of the budget of {budget_bytes >> 20} MiB ([cache] memory, disk)"
+            f"for {shape.samples} samples its table alone takes {table}, more than a {_TABLE_PART}th of the budget of "
+            f"{budget} ([cache] memory, disk)"
         )

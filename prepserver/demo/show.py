@@ -59,9 +59,8 @@ class Display:
             self._live.update(table)
         elif time.monotonic() - self._line_s >= _LINE_EVERY_S:
             self._line_s = time.monotonic()
-            self.say(
-                f"  {caption}; " + "; ".join(f"{job}: {rate} images/s, loss {loss}" for job, rate, *_, loss in rows)
-            )
+            said = [f"{job}: " + (f"{rate} images/s, loss {loss}" if n != "-" else loss) for job, rate, n, loss in rows]
+            self.say("; ".join([f"  {caption}", *said]))
 
 
 def _cells(job: TrainingJob) -> tuple[str, str, str, str]:

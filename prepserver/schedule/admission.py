@@ -132,11 +132,16 @@ class Admission:
 
     def leave(self, cursor_id: int) -> list[Action]:
         """Removes a rank. The last present rank of a job takes the places reserved for absent ones along."""
-        job = self._table.jobs[self._table.cursor(cursor_id).job]
+        cursor = self._table.cursor(cursor_id)
+        job = self._table.jobs[cursor.job]
         actions = self._table.take(cursor_id)
         if job.cursors and not self._table.ranks(job):
-            for absent in list(job.cursors.values()):
-                actions += self._table.take(absent)
+            if cursor.batches:
+                ranks = ", ".join(map(str, sorted(job.cursors)))
+                text = f"job {job.attach.job!r}: rank {cursor.rank} has left, and ranks {ranks} never attached here"
+                advice = "A client that one rank uses alone takes sharding=Sharding(rank=0, world_size=1)"
+                actions.append(Say("warning", f"{text}, so this daemon gave their samples to nobody. {advice}"))
+            actions += self.give_up(self._table.ranks(job, present=False))
         return actions
 
     def give_up_absent(self, now_s: float) -> list[Action]:
@@ -252,6 +257,8 @@ class Admission:
         )
         self._table.jobs[job.id] = job
         self._keep_places(job, lines, stream, lane)
+        if where.stream is None and where.into is None:
+            self._meetings.wait_for_newcomer(stream)
         return job
 
     def _keep_places(self, job: Job, lines: dict[int, BatchLine], stream: Stream, lane: Lane) -> None:

@@ -1,7 +1,8 @@
 """Streams that meet join, so that their rows are made once.
 
 Two kinds join: streams that parted and reach the same position again, and early streams (`prepserver.schedule.early`),
-which wait for another one. A lane that the other stream lacks moves with its ring, so joining needs no memory.
+which wait for another one, as a stream does for a new one that begins a little behind it. A lane that the other stream
+lacks moves with its ring, so joining needs no memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from prepserver.protocol.work import DropLane, DropStream
 from prepserver.schedule.actions import Action, GoesAlone, Joined
 from prepserver.schedule.early import LEAST_ROUNDS, Early, Near, allowance, look
+from prepserver.schedule.lag import STILL_S
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
@@ -39,6 +41,24 @@ class Meetings:
         """
         stream.cap = stream.head + allowance(stream.n, round_rows)
         self._early[stream.id] = Early(stream.id, into, stream.head + LEAST_ROUNDS * round_rows, patience_s)
+
+    def wait_for_newcomer(self, behind: Stream) -> None:
+        """Streams of one user that are at most a window ahead of a new one wait for it.
+
+        So jobs that shared a stream share again after the daemon was restarted, in whatever order they come back.
+        """
+        jobs, owners = self._table.jobs, {behind.owner(c) for c in behind.cursors.values()}
+        patience_s = min(jobs[c.job].attach.join_wait_s for c in behind.cursors.values())
+        for stream in self._table.streams.values():
+            is_near = behind.head < stream.head and stream.low - behind.head <= stream.ring_rows
+            if stream.id == behind.id or stream.key != behind.key or stream.cap is not None or not is_near:
+                continue
+            if {stream.owner(c) for c in stream.cursors.values()} != owners:
+                continue
+            waits_s = min(STILL_S, patience_s, *(jobs[c.job].attach.join_wait_s for c in stream.cursors.values()))
+            if waits_s > 0:
+                stream.cap = stream.head  # it has more rows than the other one: all that it has given out
+                self._early[stream.id] = Early(stream.id, behind.id, stream.head, waits_s)
 
     def share_wait(self, stream: Stream, patience_s: float) -> None:
         """Limits the wait of a stream, if it is an early one, to the patience of one more job."""

@@ -120,7 +120,8 @@ class IndexCache:
             write()
         except OSError as error:
             raise SourceError(
-                f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder"
+                f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder "
+                "(the daemon's --cache-dir)"
             ) from error
         for old in self._newest_first(f"{key}-*.idx")[_STATES_KEPT:]:
             old.unlink(missing_ok=True)

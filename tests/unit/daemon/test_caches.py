@@ -229,6 +229,13 @@ def test_decoded_samples_of_another_version_are_not_used(tmp_path: Path, monkeyp
     assert kept == [[10, 10], [0, 10]]
 
 
+def test_a_small_budget_is_named_in_kib(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(300 << 10)
+    world.caches.want(ENCODED, replace(LISTING, samples=4000), "/data")
+    assert "its table alone takes 31 KiB, more than a 16th of the budget of 300 KiB" in caplog.text
+    world.caches.close()
+
+
 @pytest.mark.parametrize("form", ["memory", "disk"])
 def test_a_table_without_an_end_takes_nothing(form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A spec of a few bytes repeats a dataset a million times: neither the disk nor the others pay for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_an_iterator_is_refused_after_a_move_or_close(photos: str, move: str) ->
             train.close()
         with pytest.raises(RuntimeError, match="closed or moved since"):
             next(old)
+
+
+def test_an_unread_iterator_goes_to_the_epoch_that_is_set(photos: str) -> None:
+    """Lightning sets the epoch after `iter`; a second `fit` begins at epoch 0 again."""
+    with client(photos) as train:
+        epochs = [indices(train) for _ in range(2)]
+        for epoch in (0, 1):
+            unread = iter(train)
+            train.sampler.set_epoch(epoch)
+            assert operator.length_hint(unread) == len(train)
+            assert [i for batch in unread for i in batch["index"].tolist()] == epochs[epoch]
+        assert train.epoch == 2
 
 
 def test_an_iterator_that_has_ended_stays_ended(photos: str) -> None:

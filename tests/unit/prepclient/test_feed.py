@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from prepclient import Joining, SyntheticImages
 from prepclient import served as room
-from prepclient.errors import ProtocolViolation
+from prepclient.errors import BatchTimeout, ProtocolViolation
 from prepclient.feed import Service, Start, Until
 from prepclient.served import ServedFeed
 from prepclient.session import Session
@@ -75,5 +76,19 @@ def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
 
     served.wait(session, 60.0, Until(until, lambda: 0.005, lambda: held_up))
     assert {type(message) for message in said} == ({Sync} if held_up else set())
+    peer.close()
+    served.close()
+
+
+@pytest.mark.parametrize(("waits_for", "said"), [("ranks", "Sharding(rank=0, world_size=1)"), ("job 3", "status")])
+def test_a_rank_that_waits_for_the_others_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str, said: str
+) -> None:
+    served, peer = served_by(tmp_path, sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype))
+    status = {"jobs": [{"id": 1, "waits_for": waits_for}], "chunks": []}
+    monkeypatch.setattr(room, "ask_status", lambda *_: status)
+    until = Until(lambda: False, lambda: 0.005, lambda: True)
+    with pytest.raises(BatchTimeout, match=re.escape(said)):
+        served.wait(Session(64, 0, 0, 0, SPEC.shape), 0.01, until)
     peer.close()
     served.close()

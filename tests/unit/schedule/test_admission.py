@@ -129,6 +129,22 @@ def test_with_the_last_rank_that_is_there_all_places_go(world: World) -> None:
     assert world.handle(RankLeft(present.cursor)) == []
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_log_says_that_a_rank_read_alone(world: World, reads: bool) -> None:
+    """As where one rank evaluates: it had only its part of the samples."""
+    join(world, world_size=2)
+    (alone,) = (c for c in world.clients.values() if c.present)
+    (worker,) = world.workers
+    while world.workers[worker]:
+        world.finish(worker)
+    if reads:
+        assert world.pick_up(alone)
+        world.give_back(alone, 0)
+    world.leave(alone.cursor)
+    assert [text for text in world.said if "ranks 1 never attached here" in text] == world.said[: int(reads)]
+    assert len(world.said) == int(reads)
+
+
 def test_without_memory_a_job_is_refused_and_leaves_nothing(world: World) -> None:
     world.is_short = True
     assert join(world) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -244,6 +245,68 @@ def test_a_job_that_stops_where_it_began_has_usual_patience() -> None:
     world.until(lambda: len(rows(world.late)) == N)
     start = rows(world.late)[0]
     assert rows(world.late) == list(range(start, start + N))
+
+
+class ComeBack(World):
+    """Two jobs of one stream that come back after a restart, the foremost one first; so many rows lie between them."""
+
+    def __init__(self, between: int, *, pipeline: int = 0, owner: int = 0, wait_s: float = 30.0) -> None:
+        super().__init__(CHUNK, N, BLOCK)
+        self.worker_up()
+        self.ahead = self.resume(200, 16, 0, 0, 30.0)
+        self.work()
+        self.behind = self.resume(200 - between, 8, pipeline, owner, wait_s)
+
+    def resume(self, position: int, batch_size: int, pipeline: int, owner: int, wait_s: float) -> Client:
+        ask = Ask("key", pipeline, owner, position=position, join_wait_s=wait_s)
+        joined = self.join(ask, Shape(batch_size, False, 0, 1), 64 - 2 * batch_size, 0)
+        assert joined is not None
+        return next(c for c in self.clients.values() if c.job == joined[1])
+
+    def work(self) -> None:
+        for worker in list(self.workers):
+            while self.workers[worker]:
+                self.finish(worker)
+
+    def go_on(self, *clients: Client) -> None:
+        for _ in range(2 * N // 8):
+            self.work()
+            for client in clients:
+                if self.pick_up(client):
+                    self.give_back(client, 0)
+
+
+@pytest.mark.parametrize("between", [1, 20, 64])
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_jobs_that_come_back_share_again_in_any_order(between: int, pipeline: int) -> None:
+    world = ComeBack(between, pipeline=pipeline)
+    assert len(world.streams) == 2
+    world.go_on(world.ahead, world.behind)
+    assert len(world.joined) == len(world.streams) == 1
+    assert not world.alone
+    for client, first in ((world.ahead, 200), (world.behind, 200 - between)):
+        assert rows(client)[: N - 200] == list(range(first, first + N - 200))
+
+
+@pytest.mark.parametrize("more", [{"between": 65}, {"between": 20, "owner": 1}, {"between": 20, "wait_s": 0.0}])
+def test_nobody_waits_for_one_far_behind_or_of_another_user(more: dict[str, Any]) -> None:
+    world = ComeBack(**more)
+    world.go_on(world.ahead)
+    assert len(world.streams) == 2
+    assert len(rows(world.ahead)) >= N - 200
+
+
+def test_a_job_waits_ten_seconds_for_one_that_stands_still() -> None:
+    world = ComeBack(64)
+    world.go_on(world.ahead)
+    had = len(rows(world.ahead))
+    world.wait(0.0)
+    world.wait(10.0)
+    assert not world.alone
+    world.wait(0.1)
+    assert world.alone == ["the stream that it waited for did not arrive in time"]
+    world.go_on(world.ahead)
+    assert len(rows(world.ahead)) > had
 
 
 def standing(id: int, *, batch: int, rows: int) -> Stream:
