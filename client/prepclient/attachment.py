@@ -75,6 +75,11 @@ class Attachment:
         return self.session.epoch if self.session is not None else self.start.epoch
 
     @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self._spec.shape.world_size
+
+    @property
     def place(self) -> Start:
         """Where the next attachment would begin: the first batch not handed out."""
         session = self.session

@@ -114,6 +114,7 @@ class Loop:
         self._first_ns = 0  # when the loop asked for its first batch
         self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
+        self._are_ranks_known = False  # whether the daemon was asked for absent ranks of this job
 
     @property
     def totals(self) -> Totals:
@@ -162,6 +163,7 @@ class Loop:
     def end_epoch(self) -> None:
         """The epoch has ended. Logs once what limits this job, as soon as that is known."""
         self.headspace.end_epoch()
+        self._warn_of_absent_ranks()
         now_ns = time.monotonic_ns()
         if self._judge_ns is None or now_ns < self._judge_ns:
             return
@@ -171,6 +173,20 @@ class Loop:
             return
         self._judge_ns = None
         log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
+
+    def _warn_of_absent_ranks(self) -> None:
+        """Warns once, after an epoch, if other ranks have not attached: nobody got their samples."""
+        world_size = self._attachment.world_size
+        if world_size == 1 or self._are_ranks_known:
+            return
+        self._are_ranks_known = True
+        if absent := self._about_job().get("absent_ranks"):
+            log.warning(
+                "this rank has finished its part of an epoch, and ranks %s of %d have not attached: nobody has their "
+                "samples. To give one rank all samples, for an evaluation on rank 0 for example, pass "
+                "sharding=Sharding(rank=0, world_size=1)",
+                ", ".join(map(str, absent)), world_size,
+            )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
         """See `PrepClient.stats`."""

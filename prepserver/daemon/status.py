@@ -122,6 +122,7 @@ def _job(attachment: Attachment, watch: Watch, now_s: float) -> dict[str, Any]:
         "name": attach.job,
         "rank": attach.rank,
         "world_size": attach.world_size,
+        "absent_ranks": sorted(c.rank for c in coordinator.table.ranks(coordinator.job_of(cursor.id), present=False)),
         "num_shards": attach.num_shards,
         "shard_index": attach.shard_index,
         "pid": attachment.peer.pid,

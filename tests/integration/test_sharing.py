@@ -36,6 +36,20 @@ def indices(rows: Rows) -> list[int]:
     return [index for index, _ in rows]
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_rank_that_reads_alone_is_told(server: Server, world_size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """As where rank 0 evaluates: the ring holds its whole part, so that it waits for nobody."""
+    source, sharding = SyntheticImages(60, 8), Sharding(rank=0, world_size=world_size)
+    with PrepClient(
+        source, [CenterCrop(8)], batch_size=10, job="val", runtime_dir=server.runtime_dir, sharding=sharding
+    ) as c:
+        for _ in range(2):
+            assert sum(len(labels) for _, labels in c) == 60 // world_size
+    told = [record.getMessage() for record in caplog.records if "have not attached" in record.getMessage()]
+    assert len(told) == world_size - 1
+    assert all("ranks 1 of 2" in text and "Sharding(rank=0, world_size=1)" in text for text in told)
+
+
 def test_three_processes_share_one_pass_and_get_the_whole_epoch(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
