@@ -1,7 +1,7 @@
-"""What a training took in each epoch: the stays of its ranks combined.
+"""The rows that a training took in each epoch: the stays of its ranks combined.
 
-A training may stop, come back, or go back to a checkpoint: what it took beyond that checkpoint it takes again. So what
-was taken last at a position counts. All positions are of one shard; `prepserver.audit.training` combines several.
+A training may stop, come back, or return to a checkpoint and take the rows after it again, so at each position the last
+take counts. All positions are those of one shard; `prepserver.audit.training` combines several.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Run = tuple[int, int, int, int, bool, Batching]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Batches [first, stop) of a plan were taken."""
+    """Batches [first, stop) of a plan, which were taken."""
 
     plan: EpochPlan
     first: int
@@ -43,7 +43,7 @@ class Piece:
         return self.plan.resume_position(self.stop) if self.stop < len(self.plan) else self.plan.stop
 
     def below(self, position: int) -> Piece:
-        """Those of the batches that start below `position`."""
+        """The batches that start below `position`."""
         return replace(self, stop=min(self.stop, _number_at(self.plan, position, self.first)))
 
     def __len__(self) -> int:
@@ -68,8 +68,8 @@ class Epoch:
     more_bad: bool = False  # whether the log lacks some of them
     by_word: int = 0  # rows that only the client reported as taken, because the daemon was killed before it logged them
     before: Epoch | None = None  # the previous epoch, if its last batches may reach into this one
-    first: int = 0  # where the log begins to cover it: according to a checkpoint, the rows before were taken
-    until: int | None = None  # where these stays end and others went on from a checkpoint; None if none did
+    first: int = 0  # where the log begins to cover it; a checkpoint says that the rows before were taken
+    until: int | None = None  # where these stays end and others continued from a checkpoint; None if none did
 
     @property
     def own(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class Epoch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether that is the whole epoch."""
+        """Whether `own` is the whole epoch."""
         return self.own == (self.start, self.start + self.rows.positions)
 
     def taken(self) -> list[tuple[int, int]]:
@@ -86,7 +86,7 @@ class Epoch:
         return self._with_before(lambda e: (piece for pieces in e.pieces.values() for piece in pieces))
 
     def untaken(self) -> list[tuple[int, int]]:
-        """What the ranks of this daemon have still to take: nothing if other stays went on."""
+        """What the ranks of this daemon have still to take: nothing if other stays continued."""
         return self._with_before(lambda e: map(e._left_of, e.here)) if self.until is None else []
 
     def _left_of(self, rank: int) -> Piece:
@@ -94,7 +94,7 @@ class Epoch:
         return Piece(plan, number, len(plan))
 
     def end_before(self, position: int) -> None:
-        """Other stays went on at `position`, or from where all ranks of these stays were if none reached `position`."""
+        """Other stays continued at `position`, or where all ranks of these were if none had reached `position`."""
         taken = [[p for p in self.pieces.get(rank, []) if p.first < p.stop] for rank in self.here]
         ends = [max((p.end for p in pieces), default=0) for pieces in taken]
         self.until = position if max(ends) >= position else max(min(ends), self.plan.start)
@@ -118,7 +118,7 @@ class Epoch:
         return {**(self.before.bad if self.before is not None else {}), **self.bad}
 
     def _with_before(self, pieces_of: Callable[[Epoch], Iterable[Piece]]) -> list[tuple[int, int]]:
-        """Runs of this epoch. If batches cross epochs, the previous epoch's batches have a part of it."""
+        """Runs of this epoch; if batches cross epochs, with those of the previous epoch's last batches."""
         runs = [run for piece in pieces_of(self) for run in piece.runs()]
         if not self.plan.crossing:
             return runs
@@ -131,7 +131,7 @@ class Epoch:
         return runs + _within(before, self.start, first)
 
     def batches(self, rank: int) -> list[Batch]:
-        """The batches of a rank: those that it took, in order, and those that it has still to take."""
+        """The batches of a rank: those that it took, in order, then those that it has still to take."""
         pieces = [*self.pieces.get(rank, []), *([self._left_of(rank)] if self.until is None else [])]
         return [piece.plan.batch(k) for piece in pieces for k in range(piece.first, piece.stop)]
 
@@ -139,7 +139,7 @@ class Epoch:
 class History:
     """The epochs of a training, from its stays in the order of the log, all with the same rows.
 
-    With the `later` ones it went on, perhaps with another shard: what they took counts.
+    The training continued with the `later` stays, perhaps with another shard: they take precedence.
     """
 
     def __init__(self, stays: Sequence[Stay], later: Sequence[Stay] = ()) -> None:
@@ -187,7 +187,7 @@ class History:
         return sorted({*self._there, *(rank for epoch in self._epochs.values() for rank in epoch.pieces)})
 
     def _give_way(self, stay: Stay) -> None:
-        """The training went on with `stay` and not with the stays of this history."""
+        """The training continued with `stay`, not with the stays of this history."""
         number = stay.attached.epoch
         start, position = place_in(self.rows, stay)
         ranks = self._ranks()

@@ -69,10 +69,10 @@ def test_a_default_cache_that_cannot_be_made_is_doubted(tmp_path: Path, monkeypa
 def test_a_missing_folder_for_caches_or_plugins_is_named(tmp_path: Path) -> None:
     none = (str(tmp_path), str(tmp_path / "none"))
     cache, plugin = doubts(Settings(memory_bytes=64 << 20, cache_folders=none, plugin_read=none))
-    assert f"sees no cache folder {tmp_path}/none: " in cache
-    assert f"sees no plug-in folder {tmp_path}/none: " in plugin
+    assert f"cannot see cache folder {tmp_path}/none: " in cache
+    assert f"cannot see plug-in folder {tmp_path}/none: " in plugin
 
 
 def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     (said,) = doubts(Settings(memory_bytes=64 << 20, source_roots=(str(tmp_path), str(tmp_path / "none"))))
-    assert f"sees no root {tmp_path}/none: " in said
+    assert f"cannot see root {tmp_path}/none: " in said
