@@ -62,7 +62,7 @@ class Epoch:
     here: range  # the ranks that this daemon serves
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # what each rank took
     # for each rank, its last plan and the number of its next batch in that plan
-    stands: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
+    next_batches: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
     # rows with a replacement: position to (index, reason)
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
     more_bad: bool = False  # whether the log lacks some of them
@@ -90,7 +90,7 @@ class Epoch:
         return self._with_before(lambda e: map(e._left_of, e.here)) if self.until is None else []
 
     def _left_of(self, rank: int) -> Piece:
-        plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
+        plan, number = self.next_batches.get(rank, (replace(self.plan, rank=rank), 0))
         return Piece(plan, number, len(plan))
 
     def end_before(self, position: int) -> None:
@@ -126,7 +126,7 @@ class Epoch:
         if self.before is None:
             return runs
         plans = [piece.plan for pieces in self.pieces.values() for piece in pieces]
-        first = min(plan.start for plan in [*plans, *(plan for plan, _ in self.stands.values()), self.plan])
+        first = min(plan.start for plan in [*plans, *(plan for plan, _ in self.next_batches.values()), self.plan])
         before = [run for piece in pieces_of(self.before) for run in piece.runs()]
         return runs + _within(before, self.start, first)
 
@@ -171,15 +171,15 @@ class History:
         # A rank that joins the run of its siblings moves alone; a new run (after a checkpoint, or with other batches)
         # moves all ranks.
         ranks = [a.rank] if is_next else self._ranks()
-        start, stands = (line.epoch_start, line.peek().start) if is_next else (a.epoch_start, a.position)
+        start, position = (line.epoch_start, line.peek().start) if is_next else (a.epoch_start, a.position)
         for rank in ranks:
-            self._settle(rank, stands if a.resumed else None)
-        self._go_back(ranks, self._number(stay, start), start, stands, for_all=not is_next)
+            self._settle(rank, position if a.resumed else None)
+        self._go_back(ranks, self._number(stay, start), start, position, for_all=not is_next)
         if not is_next:
             self._run = run_of(stay)
         self._there[a.rank] = stay
         epoch = self._epoch(stay, line)
-        epoch.stands[a.rank] = (line.plan, line.number)
+        epoch.next_batches[a.rank] = (line.plan, line.number)
         if epoch.start == a.epoch_start:
             epoch.first = min(epoch.first, a.position)
 
@@ -222,19 +222,19 @@ class History:
         epoch.plan, epoch.here = line.plan, here
         return epoch
 
-    def _settle(self, rank: int, stands: int | None) -> None:
-        """Counts what the last stay of `rank` took; `stands` is the position that the rank reported afterwards."""
+    def _settle(self, rank: int, reported: int | None) -> None:
+        """Counts what the last stay of `rank` took; `reported` is the position that the rank gave when it came back."""
         stay = self._there.pop(rank, None)
         if stay is None:
             return
-        end = stay.end(stands)
+        end = stay.end(reported)
         line = stay.line()
         while line.peek().start < end:
             plan, first = line.plan, line.number
             piece = Piece(plan, first, _number_at(plan, end, first))
             epoch = self._epoch(stay, line)
             epoch.pieces.setdefault(rank, []).append(piece)
-            epoch.stands[rank] = (plan, piece.stop)
+            epoch.next_batches[rank] = (plan, piece.stop)
             epoch.by_word += len(piece) - len(piece.below(stay.told))
             rows = range(plan.start, plan.end)
             epoch.bad |= {p: why for p, why in stay.bad.items() if p in rows}
@@ -250,12 +250,12 @@ class History:
             moved = epoch.start != start  # the same epoch began again at another position
             for rank in ranks:
                 before = epoch.pieces.pop(rank, [])
-                epoch.stands.pop(rank, None)
+                epoch.next_batches.pop(rank, None)
                 kept = [] if epoch.number > number or moved else [piece.below(position) for piece in before]
                 if kept:
                     epoch.pieces[rank] = kept
                 self.again[epoch.number] += sum(map(len, before)) - sum(map(len, kept))
-            if epoch.number > number and not any(epoch.pieces.values()) and not epoch.stands:
+            if epoch.number > number and not any(epoch.pieces.values()) and not epoch.next_batches:
                 del self._epochs[epoch.number]
             if for_all:
                 epoch.bad = {p: why for p, why in epoch.bad.items() if p < position}

@@ -34,17 +34,17 @@ class Stay:
         """Where its first batch starts."""
         return self.line().peek().start
 
-    def end(self, stands: int | None) -> int:
+    def end(self, reported: int | None) -> int:
         """The training loop took the batches of this stay that start below this position.
 
-        `stands` is the position that the rank reported when it came back; None if it did not.
+        `reported` is the position that the rank gave when it came back; None if it did not.
         """
         if self.left is not None and self.left.at is not None:
             return min(self.left.at, self.told)
         # Its last messages may be lost, because the daemon or the rank was killed. So the position counts that the rank
         # reports when it comes back, if the daemon can have announced it; the log may be up to a ring behind.
-        if stands is not None and self.back <= stands <= self.told + self.attached.ring:
-            return stands
+        if reported is not None and self.back <= reported <= self.told + self.attached.ring:
+            return reported
         return self.back
 
 

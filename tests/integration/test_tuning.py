@@ -191,7 +191,7 @@ def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest
         ([], "SCRIPT.py:FUNCTION"),
         (["SyntheticImages(9)"], "--ops"),
         (["SyntheticImages(9)", "--ops", "print(1)"], "print"),
-        (["SyntheticImages(9)", "--ops", "SyntheticImages(9)"], "no list of ops"),
+        (["SyntheticImages(9)", "--ops", "SyntheticImages(9)"], "is not a list of ops"),
         (["nowhere.py:loader"], "nowhere.py"),
         (["os:getcwd"], "returns str, not a PrepClient"),
         (["os:sep"], "os has no function sep"),
