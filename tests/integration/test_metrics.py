@@ -142,7 +142,7 @@ def check_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     for unknown in ("nobody", 'a "b"~1', 'a "b"~9'):
         assert main(["report", unknown, "-o", str(file), *where]) == exits.FAILED
     said = capsys.readouterr().err
-    assert "it has logs of 'a \"b\"'" in said
+    assert "jobs with a log: 'a \"b\"'" in said
     assert "3 runs of a job are kept" in said
 
 

@@ -184,7 +184,7 @@ def test_a_folder_that_holds_other_things_is_a_wrong_argument(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     assert run(PHOTOS, str(tmp_path / "out")) == exits.USAGE
-    assert "not empty" in capsys.readouterr().err
+    assert "neither empty" in capsys.readouterr().err
 
 
 def test_without_a_lossless_way_it_says_that_it_encodes_again(

@@ -152,7 +152,7 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(PackError, match="not empty") as refused:
+    with pytest.raises(PackError, match="neither empty") as refused:
         do(tree(tmp_path / "data"), out)
     assert refused.value.usage
     assert [path.name for path in out.iterdir()] == ["thesis.tex"]
@@ -174,7 +174,7 @@ def test_rows_that_need_no_decoding_are_not_packed(tmp_path: Path) -> None:
     number, pixels = {"x": kinds.Scalar()}, {"x": kinds.Array((4, 4, 3), "uint8"), "y": kinds.Label()}
     for columns in (number, pixels):
         spec = Arrays(columns=columns, **dict.fromkeys(columns, "/data/x.npz"))
-        with pytest.raises(PackError, match=f"has the columns {', '.join(columns)}, and images, masks and") as refused:
+        with pytest.raises(PackError, match=rf"has only numbers \({', '.join(columns)}\)") as refused:
             do(spec, tmp_path / "out")
         assert refused.value.usage
     assert not (tmp_path / "out").exists()
@@ -276,7 +276,7 @@ def test_two_packers_do_not_meet_in_one_folder(tmp_path: Path) -> None:
         os._exit(0)
     os.read(ready, 1)
     try:
-        with pytest.raises(PackError, match="another process packs"):
+        with pytest.raises(PackError, match="another process is packing"):
             do(spec, tmp_path / "out")
     finally:
         os.write(end, b"1")
