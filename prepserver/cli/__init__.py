@@ -27,6 +27,8 @@ _RUNTIME_DIR_HELP = (
 _CACHE_DIR_HELP = (
     "the daemon's --cache-dir (default: that of the running daemon, else $STATE_DIRECTORY, else ~/.cache/prepserver)"
 )
+_JOB_HELP = "name of the job: job= of the client, as `prepserver status` shows it"
+_ADDRESS_HELP = "address of the Ray cluster (default auto: the cluster of this machine)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -194,10 +196,7 @@ def _add_start(commands: _Commands) -> None:
         help="ray: also run --remote-workers on the machines of a Ray cluster, which need the datasets under the same "
         "paths (default local). Needs pip install 'prepserver[ray]'",
     )  # fmt: skip
-    p.add_argument(
-        "--address", metavar="HOST:PORT|auto", dest="ray_address",
-        help="address of the Ray cluster (default auto: the cluster of this machine)",
-    )  # fmt: skip
+    p.add_argument("--address", metavar="HOST:PORT|auto", dest="ray_address", help=_ADDRESS_HELP)
     p.add_argument("--remote-workers", metavar="N", type=int, help="workers on the Ray cluster, one CPU each")
     p.add_argument("--config", metavar="FILE.toml", type=Path, help="file of settings, see below")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
@@ -274,10 +273,7 @@ def _add_doctor(commands: _Commands) -> None:
         "--engine", choices=("local", "ray"), default="local",
         help="ray: also measure the network from each machine of a Ray cluster to this one (default local)",
     )  # fmt: skip
-    p.add_argument(
-        "--address", metavar="HOST:PORT|auto", default="auto",
-        help="address of the Ray cluster (default auto: the cluster of this machine)",
-    )  # fmt: skip
+    p.add_argument("--address", metavar="HOST:PORT|auto", default="auto", help=_ADDRESS_HELP)
     p.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -323,7 +319,7 @@ def _add_audit(commands: _Commands) -> None:
         "it reads. Exits with 0 if every epoch of every training is right (an unfinished epoch: so far), else with 1.",
         cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
-    p.add_argument("job", metavar="JOB", help="name of the job: job= of the client, as `prepserver status` shows it")
+    p.add_argument("job", metavar="JOB", help=_JOB_HELP)
     p.add_argument("--epoch", metavar="N", type=int, help="check only this epoch (default all)")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -335,7 +331,7 @@ def _add_replay(commands: _Commands) -> None:
         "sample's index, path and label, and the row's position, pass and epoch.",
         "example: prepserver replay --job resnet --epoch 3 --batch 120 --row 7 -o row.png", cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
-    p.add_argument("--job", metavar="JOB", required=True, help="name of the job: job= of the client")
+    p.add_argument("--job", metavar="JOB", required=True, help=_JOB_HELP)
     p.add_argument(
         "--batch", metavar="B", type=int, required=True,
         help="number of the batch in its epoch, from 0; counted from the checkpoint if the log begins at one",
@@ -473,7 +469,7 @@ def _add_report(commands: _Commands) -> None:
         "are kept: JOB is the last one, JOB~1 the one before it.",
         cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
-    p.add_argument("job", metavar="JOB", help="name of the job: job= of the client, as `prepserver status` shows it")
+    p.add_argument("job", metavar="JOB", help=_JOB_HELP)
     p.add_argument(
         "-o", metavar="FILE.html", dest="output", type=Path, required=True, help="the page; - writes it to stdout"
     )  # fmt: skip
