@@ -75,7 +75,7 @@ def test_a_job_is_proven_while_it_runs_and_after(server: Server) -> None:
     assert epochs(verdict) == [("yes", 200), ("yes", 200), ("so far", 80)]
     text = cli("audit", "one", *where(server)).stdout
     assert "epoch 1: each sample exactly once (200 of 200 once)" in text
-    assert text.endswith("verdict: exactly once\n")
+    assert text.endswith("verdict: exactly once so far\n")
     assert epochs(audit(server, "one", exits.OK, "--epoch", "1")) == [("yes", 200)]
     done = cli("audit", "one", "--epoch", "9", *where(server))
     assert (done.returncode, done.stderr) == (exits.FAILED, "prepserver audit: --epoch 9: the log has epochs 0, 1, 2\n")
@@ -301,7 +301,7 @@ def test_a_job_without_a_log_is_named_with_those_that_have_one(server: Server) -
     wait_left(server, "there", 1)
     done = cli("audit", "not there", *where(server))
     assert done.returncode == exits.FAILED
-    assert "no job 'not there'" in done.stderr
+    assert "no log of job 'not there'" in done.stderr
     assert "'there'" in done.stderr
 
 
