@@ -138,19 +138,21 @@ def _succeed(place: RuntimeDir) -> None:
 def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> int:
     """Runs `serve` in a daemon process; the calling process returns when that is ready or has failed."""
     log_path = place.path / _DETACHED_LOG
+    out = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    before = os.fstat(out).st_size
     ready_read, ready_write = os.pipe()
     if os.fork() > 0:
         os.close(ready_write)
         if not os.read(ready_read, 1):  # end of file: the daemon ended before it was ready
-            last = log_path.read_text(errors="replace").strip().rpartition("\n")[2] if log_path.exists() else ""
-            raise CommandError(f"the daemon did not start: {last.removeprefix('prepserver start: ')} (see {log_path})")
+            said = log_path.read_bytes()[before:].decode(errors="replace").rstrip()
+            why = said.rpartition("\n")[2].removeprefix("prepserver start: ") or "it ended without a word"
+            raise CommandError(f"the daemon did not start: {why} (see {log_path})")
         return OK
     os.setsid()
     if os.fork() > 0:
         os._exit(OK)
     os.close(ready_read)
     place.renew_pid()
-    out = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, source in ((0, null), (1, out), (2, out)):
         os.dup2(source, fd)
