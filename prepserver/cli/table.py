@@ -15,7 +15,7 @@ from rich.text import Text
 from prepserver.telemetry.logs import printable
 
 _PIPE_WIDTH = 100_000
-_LEAST_CHARS = 8
+_LEAST_CHARS = 7
 
 
 def console() -> Console:

@@ -65,7 +65,7 @@ def test_each_row_is_one_line_that_fits_the_terminal(width: int) -> None:
 
 
 def test_60_columns_have_room_for_the_beginning_of_a_name() -> None:
-    assert LONG[:7] in "\n".join(shown(state(), 60))
+    assert LONG[:6] in "\n".join(shown(state(), 60))
 
 
 def test_80_columns_have_room_for_all_but_a_long_name() -> None:
