@@ -53,7 +53,7 @@ def serving(server: Server) -> Iterator[Path]:
                *("--runtime-dir", str(server.runtime_dir))]  # fmt: skip
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "serves /metrics" in process.stderr.readline()
+        assert "serving /metrics" in process.stderr.readline()
         try:
             yield path
         finally:
