@@ -1,18 +1,18 @@
 """Builds the optional compiled kernels: as hatchling's build hook, or by hand, ``python hatch_build.py``.
 
-Needs a C compiler ($CC, else cc), takes seconds, and reaches for no network. Without one, or if compiling fails, the
-wheel is a pure one, which does the same work more slowly: an install never fails for this. Two variables say otherwise:
+It needs a C compiler ($CC, else cc), takes seconds, and uses no network. Without a compiler, or if compiling fails, the
+wheel is pure Python and does the same work more slowly: an install never fails for this. Two variables change that:
 
-PREPSERVER_NATIVE: 0 does not try, 1 fails where it cannot.
-PREPSERVER_PLATFORM: the platform in the wheel's name, such as manylinux_2_17_aarch64, where $CC compiles for another
-    machine or an older C library than this one's; see `make wheels`.
+PREPSERVER_NATIVE: 0 builds no kernels; with 1, a failed build is an error.
+PREPSERVER_PLATFORM: the platform in the wheel's name, such as manylinux_2_17_aarch64, if $CC compiles for another
+    machine or an older C library; see `make wheels`.
 
-A wheel also gets the completions of bash and fish, and the man page where argparse-manpage is installed, in the folders
-where shells and man look for them: made of the parser of the command line, so that they say what it takes.
+A wheel also gets completions for bash and fish and, if argparse-manpage is installed, the man page, in the folders
+where shells and man look for them. All are generated from the parser of the command line.
 
-The kernels stand beside their sources in the checkout, so an editable install and a checkout on PYTHONPATH have it. A
-wheel gets it only if it was made of these sources by the compiler, with the flags and for the C library of the
-environment that the wheel is built in. It uses no CPython API: one wheel for a platform serves every Python.
+The library lies beside its sources in the checkout, so an editable install and a checkout on PYTHONPATH use it. It is
+rebuilt if the sources, the compiler, the flags or the C library have changed. It uses no CPython API, so one wheel per
+platform serves every Python.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ except ImportError:  # by hand, in an environment without hatchling
 FOLDER = Path("prepserver/transform/native")
 LIBRARY = "_native.so"
 PAGES = "build/share"
-NOT_BUILT = "_not_built.txt"  # why there is none, for `prepserver status`
+NOT_BUILT = "_not_built.txt"  # why there is no library, for `prepserver status`
 COMMIT = "_commit.txt"
-# Contracted products and sums round otherwise than torch's resize does, which the kernels are to equal.
+# Without contraction of products and sums, because the kernels must round as torch's resize does.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC", "-shared", "-pthread"]
 
 
 class NotBuilt(Exception):
-    """There is no library, and why."""
+    """The library cannot be built; the text says why."""
 
 
 def build(root: Path, platform_tag: str = "") -> Path:
-    """Compile the kernels of the checkout at `root`, unless what is there was made of the same by the same.
+    """Compile the kernels of the checkout at `root`, unless the library there is up to date; return its path.
 
     Args:
         root: The checkout.
-        platform_tag: The platform that the compiler makes them for, if it is not this machine: they are then no use in
-            the checkout and lie in build/.
+        platform_tag: The platform that the compiler targets, if that is not this machine: the library is then of no use
+            in the checkout, and goes to build/.
 
     Raises:
-        NotBuilt: No compiler, or it says no.
+        NotBuilt: There is no compiler, or it fails.
     """
     folder = root / FOLDER
     note, target = folder / NOT_BUILT, folder / LIBRARY
@@ -82,7 +82,7 @@ def _compile(folder: Path, target: Path, platform_tag: str) -> None:
         raise NotBuilt(f"no C compiler ({compiler[0]})")
     sources = sorted(folder.glob("*.c"))
     source = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.rglob("*.[ch]")))).hexdigest()[:16]
-    maker = [source, *compiler, _said([*compiler, "--version"]), _said([*compiler, "-dumpmachine"]), *FLAGS]
+    maker = [source, *compiler, _output([*compiler, "--version"]), _output([*compiler, "-dumpmachine"]), *FLAGS]
     maker += [platform_tag] if platform_tag else [platform.machine(), *platform.libc_ver()]
     digest = hashlib.sha256("\0".join(maker).encode()).hexdigest()[:16]
     if target.exists() and digest.encode() in target.read_bytes():
@@ -90,7 +90,7 @@ def _compile(folder: Path, target: Path, platform_tag: str) -> None:
     flags = [*FLAGS, f'-DPREP_SOURCE="{source}"', f'-DPREP_BUILD="{digest}"']
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as made:
-            # Put in place whole: a worker may be loading the old one.
+            # Replaced atomically: a worker may be loading the old one.
             command = [*compiler, *flags, "-o", f"{made}/{LIBRARY}", *map(str, sources), "-ldl", "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             if result.returncode:
@@ -101,8 +101,8 @@ def _compile(folder: Path, target: Path, platform_tag: str) -> None:
         raise NotBuilt(str(error)) from error
 
 
-def _said(command: list[str]) -> str:
-    """Return what it writes; nothing if it cannot."""
+def _output(command: list[str]) -> str:
+    """Return what a command writes to stdout; an empty text if it cannot run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
     except (OSError, subprocess.SubprocessError):
@@ -110,7 +110,7 @@ def _said(command: list[str]) -> str:
 
 
 def pages(root: Path) -> Path:
-    """Write what belongs into share/ of a prefix: the completions, and the man page if argparse-manpage is there."""
+    """Write the files for share/ of a prefix: completions, and the man page if argparse-manpage is installed."""
     share = root / PAGES
     shutil.rmtree(share, ignore_errors=True)
     commands = {
@@ -124,13 +124,13 @@ def pages(root: Path) -> Path:
             *("--description=a preprocessing daemon for GPU machines", "--manual-title=prepserver"),
             f"--include={root / 'deploy/man-sections'}",
         ]
-    # The same bytes on every machine: hatchling's own date where none is asked for, and lines of one width.
+    # The same bytes on every machine: hatchling's default date, and a fixed line width.
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     fixed = {"SOURCE_DATE_EPOCH": "1580601600", **os.environ, "TZ": "UTC", "COLUMNS": "72", "PYTHONPATH": path}
     for place, command in commands.items():
         command = [sys.executable, "-B", *command]
         text = subprocess.run(command, env=fixed, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
-        if place.startswith("man/"):  # argparse-manpage leaves a help text's line like that, which is none of a page's
+        if place.startswith("man/"):  # argparse-manpage does not escape lines of help texts that begin like a request
             text = re.sub(r"^(?='|\.[^A-Z])", r"\\&", text, flags=re.MULTILINE)
         (share / place).parent.mkdir(parents=True)
         (share / place).write_text(text)
@@ -141,7 +141,7 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
     """Hatchling's custom build hook: puts library, commit and pages into a wheel, and the platform into its name."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build before the wheel is put together."""
+        """Run before the wheel is assembled."""
         wish, wanted = os.environ.get("PREPSERVER_NATIVE", ""), os.environ.get("PREPSERVER_PLATFORM", "")
         if version != "editable" and (commit := _commit(Path(self.root))):
             build_data["force_include"][str(commit)] = f"prepserver/{COMMIT}"
@@ -158,7 +158,7 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
                 raise
             note = f"prepserver is installed without its compiled kernels, at half the speed: {error}"
             self.app.display_warning(note)
-            _tell(note)
+            _show(note)
             why = Path(self.root) / FOLDER / NOT_BUILT
             if version != "editable" and why.exists():
                 build_data["force_include"][str(why)] = str(FOLDER / NOT_BUILT)
@@ -171,9 +171,9 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
 
 
 def _commit(root: Path) -> Path | None:
-    """Write the commit of a checkout, for `prepserver --version`; a source archive has it already.
+    """Write the commit of a checkout, for `prepserver --version`, and return the path; a source archive has the file.
 
-    That file is named here, too: files named have their own place in an archive, and its bytes are to be the same.
+    It is returned there, too, so that an archive built from it lists the same files in the same order.
     """
     if not (root / ".git").exists():
         file = root / "prepserver" / COMMIT
@@ -181,12 +181,12 @@ def _commit(root: Path) -> Path | None:
     describe = ["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
     file = root / "build" / COMMIT
     file.parent.mkdir(exist_ok=True)
-    file.write_text(_said(describe) or "unknown\n")
+    file.write_text(_output(describe) or "unknown\n")
     return file
 
 
-def _tell(note: str) -> None:
-    """Say it on the terminal where what a build says is kept back: pip shows it with -v only, or if a build fails."""
+def _show(note: str) -> None:
+    """Write to the terminal even if the build's output is captured: pip shows it only with -v or after a failure."""
     if not sys.stderr.isatty():
         with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
             terminal.write(f"\n{note}\n")

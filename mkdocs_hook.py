@@ -1,8 +1,8 @@
-"""Makes one site of the documents as they lie in the repository; `make docs` runs it.
+"""Builds the site from the documents in the repository; `make docs` runs it.
 
-Documents link to each other as files, so that they can be read in a checkout, too. This hook adds the documents outside
-``docs/``, points links at their pages, lists the decisions and the ops and sources of the API reference, and refuses a
-page that would load something from another host.
+Documents link to each other as files, so that they can also be read in a checkout. This hook adds the documents outside
+``docs/``, redirects links to their pages, lists the decisions and the ops and sources of the API reference, and rejects
+a page that would load anything from another host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ELSEWHERE = {
     "bench/RESULTS.md": "results.md",
     "bench/peers.svg": "peers.svg",
 }
-"""Documents outside docs/, and their places in the site."""
+"""Documents outside docs/, and their paths in the site."""
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _MEMBERS = re.compile(r"^<!-- members of (\S+) -->$", re.MULTILINE)
@@ -47,7 +47,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Points links between files at pages, and lists members where a page asks for it."""
+    """Redirects links between files to pages, and lists members where a page has a marker."""
     place = page.file.src_uri
     path = next((path for path, at in ELSEWHERE.items() if at == place), f"docs/{place}")
 
@@ -59,16 +59,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if file in ELSEWHERE or file.startswith("docs/"):
             there = ELSEWHERE.get(file, file.removeprefix("docs/"))
             return f"{image}[{text}]({posixpath.relpath(there, posixpath.dirname(place))}{anchor})"
-        return text  # source code, which the site does not hold
+        return text  # source code, which is not part of the site
 
     return _MEMBERS.sub(_members, _LINK.sub(pointed, markdown))
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Checks that the page can be read without a network.
+    """Checks that the page loads nothing from another host.
 
     Raises:
-        PluginError: It would load a font, a script or a picture from another host.
+        PluginError: It loads a font, a script or an image from there.
     """
     if foreign := _FOREIGN.search(output):
         raise PluginError(f"{page.file.src_uri} loads from another host: {foreign[0]}")

@@ -1,7 +1,7 @@
 """The daemon's settings: defaults, then a TOML file, then the command line.
 
-`Settings` is the only table of them: a field says its default, its name in a file, and how a value is read. Every error
-names the setting, the value and the limit.
+`Settings` is the only table of them: each field has its default, its name in a file, its flag, and the function that
+reads a value. Every error names the setting, the value and the limit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_workers(value: int | str, name: str = "workers") -> int:
     if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):  # isdigit() takes "²", which int() does not
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WORKERS:
-        raise ConfigError(f"{name} = {value!r}: a number from 1 to {MAX_WORKERS}, or auto")
+        raise ConfigError(f"{name} = {value!r}: must be a number from 1 to {MAX_WORKERS}, or auto")
     return value
 
 
@@ -59,15 +59,15 @@ def parse_bytes(value: int | str, name: str) -> int:
         return value
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
     nbytes = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0.0
-    # anything below 1 would become 0, which means auto
+    # A value below 1 would become 0, which means auto.
     if not 1 <= nbytes < math.inf:
-        raise ConfigError(f"{name} = {value!r}: auto, or bytes with a unit, such as 8G")
+        raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or auto")
     return int(nbytes)
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{name} = {value!r} must be a text")
+        raise ConfigError(f"{name} = {value!r} must be a string")
     return value
 
 
@@ -91,7 +91,7 @@ def _bytes(least: int, most: int) -> Read:
 
 def _bytes_or_no_limit(value: Any, name: str) -> int:
     if value == "auto":
-        raise ConfigError(f"{name} = 'auto': bytes with a unit, such as 8G, or 0 for no limit")
+        raise ConfigError(f"{name} = 'auto': must be bytes with a unit, such as 8G, or 0 for no limit")
     return 0 if value == 0 and not isinstance(value, bool) else int(_bytes(1, 1 << 50)(value, name))
 
 
@@ -122,15 +122,15 @@ def _folders(*, or_urls: bool = False) -> Read:
         if not folder.startswith("/") or "\0" in folder or len(os.fsencode(folder)) > _MAX_ROOT_BYTES:
             raise ConfigError(f"{name}: {item!r} is not an absolute path of at most {_MAX_ROOT_BYTES} bytes")
         try:
-            folder.encode()  # as it travels in messages
+            folder.encode()  # messages carry it as UTF-8
         except UnicodeEncodeError:
-            raise ConfigError(f"{name}: {item!r} is no valid UTF-8: rename the folder, or name a link to it") from None
+            raise ConfigError(f"{name}: {item!r} is not valid UTF-8: rename the folder, or name a link to it") from None
         return folder
 
     def read(value: Any, name: str) -> tuple[str, ...]:
         found = tuple(dict.fromkeys(read_one(item, name) for item in _texts(value, name, such_as)))
         if len(found) > _MAX_FOLDERS:
-            raise ConfigError(f"{name}: {len(found)} folders are more than {_MAX_FOLDERS}")
+            raise ConfigError(f"{name}: {len(found)} folders, but at most {_MAX_FOLDERS} are allowed")
         return found
 
     return read
@@ -142,7 +142,7 @@ def _mode(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f'{name} = {value!r} is not a mode, such as "0660"')
     if value & ~0o777 or value & 0o600 != 0o600:
-        raise ConfigError(f"{name} = {value:#o} is not in [0o600, 0o777] with 0o600 set")
+        raise ConfigError(f"{name} = {value:#o}: must be from 0o600 to 0o777, with 0o600 set")
     return value
 
 
@@ -160,9 +160,12 @@ def _cluster(value: Any, name: str) -> str:
     return address
 
 
-def _setting(default: Any, read: Read, name: str = "", *, live: bool = False) -> Any:
-    """A field of `Settings`, with its `name` in a file if that is another; a running daemon can change a `live` one."""
-    return dataclasses.field(default=default, metadata={"read": read, "name": name, "live": live})
+def _setting(default: Any, read: Read, name: str = "", *, flag: str = "", live: bool = False) -> Any:
+    """A field of `Settings`; `name` and `flag` are those in a file and on the command line, if they differ.
+
+    A running daemon can change a `live` one.
+    """
+    return dataclasses.field(default=default, metadata={"read": read, "name": name, "flag": flag, "live": live})
 
 
 # -- the settings ---------------------------------------------------------------------------------------
@@ -170,9 +173,9 @@ def _setting(default: Any, read: Read, name: str = "", *, live: bool = False) ->
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one daemon: docs/configuration.md says what each of them means.
+    """The settings of one daemon, as docs/configuration.md describes them.
 
-    0 stands for auto or for no limit, an empty text for the default.
+    0 means auto or no limit, an empty text means the default.
     """
 
     workers: int = _setting(0, parse_workers, live=True)
@@ -182,8 +185,8 @@ class Settings:
     cache_dir: str = _setting("", _text)
     log_level: str = _setting("info", _one_of("debug", "info", "warning", "error"), live=True)
     log_format: str = _setting("text", _one_of("text", "json"))
-    # 16 rows are about 10 ms of work: few enough that several workers share a batch of 64, and enough that a task's
-    # message costs under 1 %.
+    # 16 rows are about 10 ms of work: few enough that several workers share a batch of 64, and enough that the messages
+    # of a task cost under 1 %.
     chunk_rows: int = _setting(16, _integer(1, 1024))
     sample_timeout_s: float = _setting(30.0, _seconds(0.1))
     drain_s: float = _setting(5.0, _seconds(0.0), live=True)
@@ -192,17 +195,17 @@ class Settings:
     engine: str = _setting("local", _one_of("local", "ray"))
     socket_group: str = _setting("", _group)
     socket_mode: int = _setting(0o660, _mode)
-    source_roots: tuple[str, ...] = _setting((), _folders(or_urls=True), "sources.roots", live=True)
-    plugins: tuple[str, ...] = _setting((), _plugins, "plugins.load")
-    plugin_read: tuple[str, ...] = _setting((), _folders(), "plugins.read")
-    cache_memory_bytes: int = _setting(0, _bytes(1, 1 << 50), "cache.memory")
+    source_roots: tuple[str, ...] = _setting((), _folders(or_urls=True), "sources.roots", flag="--root", live=True)
+    plugins: tuple[str, ...] = _setting((), _plugins, "plugins.load", flag="--plugin")
+    plugin_read: tuple[str, ...] = _setting((), _folders(), "plugins.read", flag="--plugin-read")
+    cache_memory_bytes: int = _setting(0, _bytes(1, 1 << 50), "cache.memory", flag="--cache-memory")
     cache_disk_bytes: int = _setting(0, _bytes(1, 1 << 55), "cache.disk", live=True)
-    cache_folders: tuple[str, ...] = _setting((), _folders(), "cache.folders", live=True)
+    cache_folders: tuple[str, ...] = _setting((), _folders(), "cache.folders", flag="--cache-folder", live=True)
     memory_per_uid_bytes: int = _setting(0, _bytes_or_no_limit, "limits.memory_per_uid", live=True)
     jobs_per_uid: int = _setting(0, _integer(0, 1 << 20), "limits.jobs_per_uid", live=True)
     streams_per_uid: int = _setting(0, _integer(0, 1 << 20), "limits.streams_per_uid", live=True)
-    ray_address: str = _setting("auto", _cluster, "ray.address")
-    remote_workers: int = _setting(0, _integer(0, MAX_WORKERS), "ray.workers")
+    ray_address: str = _setting("auto", _cluster, "ray.address", flag="--address")
+    remote_workers: int = _setting(0, _integer(0, MAX_WORKERS), "ray.workers", flag="--remote-workers")
 
     @property
     def url_roots(self) -> tuple[str, ...]:
@@ -210,11 +213,11 @@ class Settings:
         return tuple(filter(is_url, self.source_roots))
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for settings that exclude each other."""
+        """Raises `ConfigError` for settings that contradict each other."""
         if (self.engine == "ray") != bool(self.remote_workers):
             raise ConfigError(
-                f"engine = {self.engine!r} with {self.remote_workers} remote workers: --engine ray and "
-                "--remote-workers N belong together"
+                f"engine = {self.engine!r} with {self.remote_workers} remote workers: pass both --engine ray and "
+                "--remote-workers N, or neither"
             )
 
 
@@ -227,7 +230,7 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 
     Args:
         file: TOML with the names of `FIELDS`, all optional.
-        flags: By the names of the fields of `Settings`. Other names and None do not count.
+        flags: Values by the names of the fields of `Settings`. Other names and None are ignored.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or not valid.
@@ -239,7 +242,7 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
         found[FIELDS[name].name] = _read(FIELDS[name], value, f"{file}: {name}")
     for name, field in FIELDS.items():
         if (value := flags.get(field.name)) is not None:
-            found[field.name] = _read(field, value, name)
+            found[field.name] = _read(field, value, field.metadata["flag"] or f"--{name.replace('_', '-')}")
     return Settings(**found)
 
 
@@ -251,13 +254,13 @@ def _read(field: dataclasses.Field[Any], value: Any, name: str) -> Any:
 
 
 def _in(file: Path) -> dict[str, Any]:
-    """What a file sets, by the names of `FIELDS`."""
+    """The values in a file, by the names of `FIELDS`."""
     try:
         with file.open("rb") as f:
             read = tomllib.load(f)
     except OSError as e:
         raise ConfigError(f"--config {file}: {e.strerror or e}") from e
-    except ValueError as e:  # TOMLDecodeError, or bytes that are no UTF-8
+    except ValueError as e:  # TOMLDecodeError, or bytes that are not UTF-8
         raise ConfigError(f"--config {file} is not TOML: {e}") from e
     found: dict[str, Any] = {}
     for name, value in read.items():
@@ -266,7 +269,7 @@ def _in(file: Path) -> dict[str, Any]:
         elif isinstance(value, dict):
             found |= {f"{name}.{inner}": entry for inner, entry in value.items()}
         else:
-            raise ConfigError(f"{file}: {name} = {value!r} is a table: [{name}]")
+            raise ConfigError(f"{file}: {name} = {value!r}: must be a table, [{name}]")
     return found
 
 
@@ -279,8 +282,8 @@ def _unknown(name: str) -> str:
 
 
 LIVE = [name for name, field in FIELDS.items() if field.metadata["live"]]
-"""Names in a file of the settings that a running daemon can change. They apply to new jobs and rings; workers keep the
-log level with which they were started."""
+"""Names in a file of the settings that a running daemon can change. They apply to new jobs and rings; running workers
+keep their log level."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -288,18 +291,18 @@ class Reloaded:
     """The result of reading settings again."""
 
     settings: Settings
-    now: tuple[str, ...]  # names in a file of those that have changed
-    at_restart: tuple[str, ...]  # names in a file of those that change only at a restart
+    now: tuple[str, ...]  # names in a file of the settings that have changed
+    at_restart: tuple[str, ...]  # names in a file of the settings that change only at a restart
 
 
 def reload(old: Settings, read: Settings) -> Reloaded:
-    """Applies `read` to the `old` settings, as far as a running daemon can."""
+    """Applies to the `old` settings those changes in `read` that a running daemon can make."""
     differing = [name for name, f in FIELDS.items() if getattr(old, f.name) != getattr(read, f.name)]
     now = tuple(name for name in differing if name in LIVE)
     settings = dataclasses.replace(old, **{FIELDS[name].name: getattr(read, FIELDS[name].name) for name in now})
     later = tuple(name for name in differing if name not in LIVE)
     if read.url_roots != old.url_roots:
-        # Workers have been given them, and the network or none, when their zygote was started.
+        # Workers got these, and access to the network or none, when their zygote started.
         folders = (root for root in read.source_roots if root not in read.url_roots)
         settings = dataclasses.replace(settings, source_roots=(*folders, *old.url_roots))
         later = (*later, "sources.roots (its URLs)")
@@ -308,12 +311,12 @@ def reload(old: Settings, read: Settings) -> Reloaded:
 
 
 def format_bytes(nbytes: int) -> str:
-    """`nbytes` for people, in MiB or GiB."""
+    """`nbytes` as text, in MiB or GiB."""
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"
 
 
 def auto_workers() -> int:
-    """Workers that ``workers = "auto"`` begins with: one CPU is left for the daemon and the jobs' own Python."""
+    """Workers that ``workers = "auto"`` starts with: one CPU is left to the daemon and the jobs' Python."""
     return max(1, auto_most_workers() - 1)
 
 
@@ -323,7 +326,7 @@ def auto_most_workers() -> int:
 
 
 def usable_cores() -> float:
-    """Cores that this process may use, by affinity and by its cgroup's limit on CPU time."""
+    """Cores that this process may use, by its affinity and its cgroup's limit on CPU time."""
     return min(float(len(os.sched_getaffinity(0))), cpus() or math.inf)
 
 

@@ -1,6 +1,6 @@
 """Rows without a daemon: the worker's code in the calling process, for the client's inline mode and `replay`.
 
-Listings of sources are kept in the user's cache, like a daemon's.
+Like a daemon, it keeps listings of sources in the user's cache.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class InlineMaker:
     """Fills rows of one stream.
 
     Args:
-        source, pipeline, shuffle, seed, shard, batch_rows: What rows are made of; for the last see `make_order`.
+        source, pipeline, shuffle, seed, shard, batch_rows: What rows are made from; see `make_order` for `batch_rows`.
         on_scanning: Called with the number of samples found while the source is listed.
         load: Plug-ins of this process; see `prepserver.plugins.load`.
 
     Attributes:
-        index: What the listing says of the source.
+        index: The listing of the source.
         order: Position to index.
         code: See `Welcome`.
 
     Raises:
-        SourceError: The dataset is missing, empty or unreadable, or a file that an op reads is.
+        SourceError: The dataset, or a file that an op reads, is missing, empty or unreadable.
         PluginError: A plug-in cannot be loaded.
-        SpecError: One that the spec names is not loaded.
+        SpecError: A plug-in that the spec names is not loaded.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class InlineMaker:
 
     @staticmethod
     def verdict(batches: int, images: int, waited_s: float, copied_s: float, own_s: float) -> dict[str, Any]:
-        """What limits a loop that has spent so many seconds: see `prepserver.telemetry.verdict`."""
+        """The verdict on a loop with these counts and seconds: see `prepserver.telemetry.verdict`."""
         whole_s = waited_s + copied_s + own_s or 1.0
         facts = Facts(
             span_s=whole_s, batches=batches, images_per_s=images / whole_s, waiting=waited_s / whole_s,
@@ -104,18 +104,18 @@ class InlineMaker:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row, made again."""
+    """One remade row."""
 
     fields: dict[str, npt.NDArray[Any]]  # its fields by name, as a ring stores them
     index: int  # index of the sample in it, -1 for a row of zeros
     path: str  # the dataset's name for that sample
-    replaced: list[str]  # path and reason of the expected sample, if that cannot be made; else empty
+    replaced: list[str]  # path of the expected sample and why it cannot be made; empty if it can
 
 
 def remake(rows: Rows, pipeline: Pipeline, position: int, quarantined: AbstractSet[int]) -> Row:
-    """Makes the row of one position of a job's shard again, from the stream's own listing.
+    """Remakes the row at one position of a job's shard, from the stream's own listing.
 
-    Samples whose indices are `quarantined` are not tried.
+    Samples with `quarantined` indices are not tried.
 
     Raises:
         SourceError: The listing is missing, damaged, or of another dataset.

@@ -1,4 +1,4 @@
-"""Plug-ins: code of the daemon's operator, loaded by the names that the configuration gives.
+"""Plug-ins: the operator's own code, loaded by the names in the configuration.
 
 A process loads plug-ins once, before its first row: the zygote for all workers, `inline=True` and `prepserver replay`
 for themselves. A name that a client sends is only looked up, never imported.
@@ -26,7 +26,7 @@ from prepserver.protocol.work import MAX_PLUGINS
 
 ROLES: tuple[Role, ...] = get_args(Role)
 _GROUPS: dict[Role, str] = {role: f"prepserver.{role}s" for role in ROLES}
-"""Groups of entry points; a module's own list of plug-ins has the same name with an underscore."""
+"""Groups of entry points; a module's own list of plug-ins has that name with an underscore for the dot."""
 
 
 class PluginError(Exception):
@@ -58,22 +58,25 @@ def load(names: Sequence[str]) -> list[Loaded]:
         All plug-ins of this process.
 
     Raises:
-        PluginError: One cannot be imported, is not a plug-in, or has the name of another.
+        PluginError: One cannot be imported, is not a plug-in, or has the same name as another.
     """
     found = [each for name in names for each in _found(name)]
-    digests: dict[str, tuple[str, str]] = {}  # by module: each costs a look at all installed distributions
+    digests: dict[str, tuple[str, str]] = {}  # by module: each needs a scan of all installed distributions
     for role, name, module, value in found:
         if not callable(value) or not 0 < len(name) <= MAX_NAME_CHARS:
             raise PluginError(
-                f"plug-in {name!r} is no {role}: it must be callable, and its name 1 to {MAX_NAME_CHARS} characters"
+                f"plug-in {name!r} is not a valid {role}: it must be callable, with a name of 1 to {MAX_NAME_CHARS} "
+                "characters"
             )
         if (there := _loaded.get((role, name))) is not None and there.value is not value:
-            raise PluginError(f"two plug-ins are {role}s with the name {name!r}: {there.origin} and {module.__name__}")
+            raise PluginError(f"two {role} plug-ins have the name {name!r}: {there.origin} and {module.__name__}")
         if there is None:
             code, origin = digests.get(module.__name__) or digests.setdefault(module.__name__, _code_of(module))
             _loaded[role, name] = Loaded(role, name, code, origin, value)
     if len(_loaded) > MAX_PLUGINS:
-        raise PluginError(f"{len(_loaded)} plug-ins are more than {MAX_PLUGINS}: name single ones, as module:object")
+        raise PluginError(
+            f"{len(_loaded)} plug-ins are more than {MAX_PLUGINS}: name only those you need, as module:object"
+        )
     return loaded()
 
 
@@ -91,15 +94,15 @@ def find(role: Role, name: str, code: str) -> Any:
     """The function of a plug-in.
 
     Raises:
-        PluginError: It is not loaded in this process, or its code is not that of the spec.
+        PluginError: It is not loaded in this process, or its code differs from that of the spec.
     """
     each = _loaded.get((role, name))
     if each is None:
         raise PluginError(f"{role} plug-in {name!r} is not loaded in this process")
     if code not in ("", each.code):
         raise PluginError(
-            f"the code of {role} plug-in {name!r} has changed: the rows were made by {code}, but {each.origin} is now "
-            f"{each.code}"
+            f"the code of {role} plug-in {name!r} has changed: the rows were made by code {code}, and {each.origin} "
+            f"is now {each.code}"
         )
     return each.value
 
@@ -120,7 +123,7 @@ def _found(name: str) -> Iterator[tuple[Role, str, ModuleType, Any]]:
     lists: dict[Role, Any] = {role: getattr(module, _GROUPS[role].replace(".", "_"), {}) for role in ROLES}
     if not any(lists.values()) or not all(isinstance(each, Mapping) for each in lists.values()):
         raise PluginError(
-            f'plug-in {name!r}: module {path} lists none. Set prepserver_ops = {{"name": function}} or '
+            f'plug-in {name!r}: module {path} lists no plug-ins. Set prepserver_ops = {{"name": function}} or '
             f'prepserver_sources = {{"name": Dataset}} in it, or name one object as "{path}:OBJECT"'
         )
     for role, each in lists.items():
@@ -132,18 +135,18 @@ def _imported(name: str, module: str) -> ModuleType:
     try:
         if module.partition(".")[0] == "__main__":
             raise ImportError(
-                "workers cannot import what a notebook defines, and a script only by its own name: 'train:Data' for "
+                "workers cannot import from a notebook, and from a script only by its module name: 'train:Data' for "
                 "Data in train.py"
             )
         return importlib.import_module(module)
-    except (Exception, SystemExit) as e:  # noqa: BLE001 - it is the owner's code
+    except (Exception, SystemExit) as e:  # noqa: BLE001 - this runs the operator's code
         frames = traceback.extract_tb(e.__traceback__)[1:]
         inside = [each for each in frames if not each.filename.startswith(("<frozen", str(importlib.__file__)))]
         where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""
         raise PluginError(
             f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}. Name an entry point, a module, or "
             "module:object that is installed beside prepserver or on $PYTHONPATH"
-        ) from (e if inside or isinstance(e, SyntaxError) else None)  # that there is no such module says it all
+        ) from (e if inside or isinstance(e, SyntaxError) else None)  # the text is enough if the module is missing
 
 
 def _part(name: str, module: ModuleType, attribute: str) -> Any:
@@ -158,9 +161,9 @@ def _part(name: str, module: ModuleType, attribute: str) -> Any:
 def _code_of(module: ModuleType) -> tuple[str, str]:
     """Digest and origin of a module's code.
 
-    The digest covers the module's file, the files of the same top-level package that it imports, directly or through
-    others, and names and versions of its distributions. What else this process has imported does not count: a training
-    script may hold more of the package than a daemon.
+    The digest covers the module's file, the files of the same top-level package that it imports, directly or
+    indirectly, and names and versions of its distributions. Other modules that this process has imported do not count,
+    because a training script may import more of the package than a daemon.
     """
     top = module.__name__.partition(".")[0]
     parts = [
@@ -189,7 +192,7 @@ def _file_of(name: str) -> Path | None:
 
 
 def _names_in(name: str, file: Path) -> Iterator[str]:
-    """Names that a module's import statements use; some are of modules, others of what is in them."""
+    """Names in a module's import statements: of modules, and of objects in modules."""
     package = name if file.stem == "__init__" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
         if isinstance(node, ast.Import):
@@ -244,7 +247,7 @@ def _listed(value: Any, count: int | None, inner: tuple[int, ...], dtype: str) -
     """Any number of values as an array of shape (count, *inner)."""
     array = as_array(value)
     if array.shape == (0,) and array.dtype != object:
-        array = array.reshape(0, *inner)  # an empty list does not know
+        array = array.reshape(0, *inner)  # an empty list has no inner shape
     fits = array.dtype.kind in ("iuf" if dtype == "float32" or not array.size else "iu")
     if not fits or array.shape[1:] != inner or array.ndim == 0 or count not in (None, len(array)):
         return None

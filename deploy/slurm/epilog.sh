@@ -1,6 +1,6 @@
 #!/bin/sh
-# For Epilog= of slurm.conf: as root, on each node of a job, after its last process. It takes back what prolog.sh gave,
-# unless the user has another job on this node. A user of the group prepserver keeps what the group may do.
+# For Epilog= in slurm.conf: runs as root on each node of a job, after its last process. It revokes the access that
+# prolog.sh gave, unless the user has another job on this node. Members of the group prepserver keep theirs.
 set -u
 socket=/run/prepserver/attach.sock
 jobs=/run/prepserver-jobs

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A job that has its nodes alone and brings its own daemons, one for each node: sbatch deploy/slurm/job.sh. Where the
-# nodes run prepserver.service, a job needs none of this.
+# A job with exclusive nodes that starts its own daemons, one per node: sbatch deploy/slurm/job.sh. If the nodes run
+# prepserver.service, a job needs none of this.
 #SBATCH --job-name=train
 #SBATCH --nodes=2
 #SBATCH --exclusive
@@ -9,13 +9,13 @@
 #SBATCH --gpus-per-node=8
 set -euo pipefail
 
-# The same on every node, and short: the path of a socket has at most 107 bytes. Clients read it, too. Nobody else can
-# tell it beforehand, and have a daemon of their own wait there.
+# The same on every node, and short: the path of a socket has at most 107 bytes. Clients read this variable, too. The
+# path is unpredictable, so that no other user can have a daemon wait there.
 export PREPSERVER_RUNTIME_DIR=/tmp/prepserver-$SLURM_JOB_ID-$RANDOM$RANDOM$RANDOM
 each=(srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1)
 
-# A step of its own, because Slurm ends what a step leaves running. Its daemons may use all cores: training processes
-# need theirs for moments only, and workers have a low priority.
+# A separate step, because Slurm ends what a step leaves running. Its daemons may use all cores: training processes need
+# theirs only briefly, and workers have a low priority.
 "${each[@]}" --cpus-per-task="$SLURM_CPUS_ON_NODE" --gpus=0 prepserver start &
 daemons=$!
 trap 'kill "$daemons" 2>/dev/null; wait "$daemons" || true' EXIT

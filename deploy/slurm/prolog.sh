@@ -1,8 +1,8 @@
 #!/bin/sh
-# For Prolog= of slurm.conf: as root, on each node of a job, before its first step. It starts the node's daemon unless
-# it runs, and lets the job's user connect, who then need not be in the group prepserver.
+# For Prolog= in slurm.conf: runs as root on each node of a job, before its first step. It starts the node's daemon if
+# it is not running, and lets the job's user connect without being in the group prepserver.
 #
-# A prolog that fails drains the node. So it never fails: without a daemon, the job's own error (NoServer) says so.
+# A prolog that fails drains the node, so this one never fails: without a daemon, the job gets an error (NoServer).
 set -u
 socket=/run/prepserver/attach.sock
 jobs=/run/prepserver-jobs

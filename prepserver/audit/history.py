@@ -1,7 +1,7 @@
-"""What a training took in each epoch: the stays of its ranks combined.
+"""The rows that a training took in each epoch: the stays of its ranks combined.
 
-A training may stop, come back, or go back to a checkpoint: what it took beyond that checkpoint it takes again. So what
-was taken last at a position counts. All positions are of one shard; `prepserver.audit.training` combines several.
+A training may stop, come back, or return to a checkpoint and take the rows after it again, so at each position the last
+take counts. All positions are those of one shard; `prepserver.audit.training` combines several.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Run = tuple[int, int, int, int, bool, Batching]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Batches [first, stop) of a plan were taken."""
+    """Batches [first, stop) of a plan, which were taken."""
 
     plan: EpochPlan
     first: int
@@ -43,7 +43,7 @@ class Piece:
         return self.plan.resume_position(self.stop) if self.stop < len(self.plan) else self.plan.stop
 
     def below(self, position: int) -> Piece:
-        """Those of the batches that start below `position`."""
+        """The batches that start below `position`."""
         return replace(self, stop=min(self.stop, _number_at(self.plan, position, self.first)))
 
     def __len__(self) -> int:
@@ -62,14 +62,14 @@ class Epoch:
     here: range  # the ranks that this daemon serves
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # what each rank took
     # for each rank, its last plan and the number of its next batch in that plan
-    stands: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
+    next_batches: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
     # rows with a replacement: position to (index, reason)
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
     more_bad: bool = False  # whether the log lacks some of them
     by_word: int = 0  # rows that only the client reported as taken, because the daemon was killed before it logged them
     before: Epoch | None = None  # the previous epoch, if its last batches may reach into this one
-    first: int = 0  # where the log begins to cover it: according to a checkpoint, the rows before were taken
-    until: int | None = None  # where these stays end and others went on from a checkpoint; None if none did
+    first: int = 0  # where the log begins to cover it; a checkpoint says that the rows before were taken
+    until: int | None = None  # where these stays end and others continued from a checkpoint; None if none did
 
     @property
     def own(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class Epoch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether that is the whole epoch."""
+        """Whether `own` is the whole epoch."""
         return self.own == (self.start, self.start + self.rows.positions)
 
     def taken(self) -> list[tuple[int, int]]:
@@ -86,15 +86,15 @@ class Epoch:
         return self._with_before(lambda e: (piece for pieces in e.pieces.values() for piece in pieces))
 
     def untaken(self) -> list[tuple[int, int]]:
-        """What the ranks of this daemon have still to take: nothing if other stays went on."""
+        """What the ranks of this daemon have still to take: nothing if other stays continued."""
         return self._with_before(lambda e: map(e._left_of, e.here)) if self.until is None else []
 
     def _left_of(self, rank: int) -> Piece:
-        plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
+        plan, number = self.next_batches.get(rank, (replace(self.plan, rank=rank), 0))
         return Piece(plan, number, len(plan))
 
     def end_before(self, position: int) -> None:
-        """Other stays went on at `position`, or from where all ranks of these stays were if none reached `position`."""
+        """Other stays continued at `position`, or where all ranks of these were if none had reached `position`."""
         taken = [[p for p in self.pieces.get(rank, []) if p.first < p.stop] for rank in self.here]
         ends = [max((p.end for p in pieces), default=0) for pieces in taken]
         self.until = position if max(ends) >= position else max(min(ends), self.plan.start)
@@ -118,7 +118,7 @@ class Epoch:
         return {**(self.before.bad if self.before is not None else {}), **self.bad}
 
     def _with_before(self, pieces_of: Callable[[Epoch], Iterable[Piece]]) -> list[tuple[int, int]]:
-        """Runs of this epoch. If batches cross epochs, the previous epoch's batches have a part of it."""
+        """Runs of this epoch; if batches cross epochs, with those of the previous epoch's last batches."""
         runs = [run for piece in pieces_of(self) for run in piece.runs()]
         if not self.plan.crossing:
             return runs
@@ -126,12 +126,12 @@ class Epoch:
         if self.before is None:
             return runs
         plans = [piece.plan for pieces in self.pieces.values() for piece in pieces]
-        first = min(plan.start for plan in [*plans, *(plan for plan, _ in self.stands.values()), self.plan])
+        first = min(plan.start for plan in [*plans, *(plan for plan, _ in self.next_batches.values()), self.plan])
         before = [run for piece in pieces_of(self.before) for run in piece.runs()]
         return runs + _within(before, self.start, first)
 
     def batches(self, rank: int) -> list[Batch]:
-        """The batches of a rank: those that it took, in order, and those that it has still to take."""
+        """The batches of a rank: those that it took, in order, then those that it has still to take."""
         pieces = [*self.pieces.get(rank, []), *([self._left_of(rank)] if self.until is None else [])]
         return [piece.plan.batch(k) for piece in pieces for k in range(piece.first, piece.stop)]
 
@@ -139,7 +139,7 @@ class Epoch:
 class History:
     """The epochs of a training, from its stays in the order of the log, all with the same rows.
 
-    With the `later` ones it went on, perhaps with another shard: what they took counts.
+    The training continued with the `later` stays, perhaps with another shard: they take precedence.
     """
 
     def __init__(self, stays: Sequence[Stay], later: Sequence[Stay] = ()) -> None:
@@ -171,15 +171,15 @@ class History:
         # A rank that joins the run of its siblings moves alone; a new run (after a checkpoint, or with other batches)
         # moves all ranks.
         ranks = [a.rank] if is_next else self._ranks()
-        start, stands = (line.epoch_start, line.peek().start) if is_next else (a.epoch_start, a.position)
+        start, position = (line.epoch_start, line.peek().start) if is_next else (a.epoch_start, a.position)
         for rank in ranks:
-            self._settle(rank, stands if a.resumed else None)
-        self._go_back(ranks, self._number(stay, start), start, stands, for_all=not is_next)
+            self._settle(rank, position if a.resumed else None)
+        self._go_back(ranks, self._number(stay, start), start, position, for_all=not is_next)
         if not is_next:
             self._run = run_of(stay)
         self._there[a.rank] = stay
         epoch = self._epoch(stay, line)
-        epoch.stands[a.rank] = (line.plan, line.number)
+        epoch.next_batches[a.rank] = (line.plan, line.number)
         if epoch.start == a.epoch_start:
             epoch.first = min(epoch.first, a.position)
 
@@ -187,7 +187,7 @@ class History:
         return sorted({*self._there, *(rank for epoch in self._epochs.values() for rank in epoch.pieces)})
 
     def _give_way(self, stay: Stay) -> None:
-        """The training went on with `stay` and not with the stays of this history."""
+        """The training continued with `stay`, not with the stays of this history."""
         number = stay.attached.epoch
         start, position = place_in(self.rows, stay)
         ranks = self._ranks()
@@ -222,19 +222,19 @@ class History:
         epoch.plan, epoch.here = line.plan, here
         return epoch
 
-    def _settle(self, rank: int, stands: int | None) -> None:
-        """Counts what the last stay of `rank` took; `stands` is the position that the rank reported afterwards."""
+    def _settle(self, rank: int, reported: int | None) -> None:
+        """Counts what the last stay of `rank` took; `reported` is the position that the rank gave when it came back."""
         stay = self._there.pop(rank, None)
         if stay is None:
             return
-        end = stay.end(stands)
+        end = stay.end(reported)
         line = stay.line()
         while line.peek().start < end:
             plan, first = line.plan, line.number
             piece = Piece(plan, first, _number_at(plan, end, first))
             epoch = self._epoch(stay, line)
             epoch.pieces.setdefault(rank, []).append(piece)
-            epoch.stands[rank] = (plan, piece.stop)
+            epoch.next_batches[rank] = (plan, piece.stop)
             epoch.by_word += len(piece) - len(piece.below(stay.told))
             rows = range(plan.start, plan.end)
             epoch.bad |= {p: why for p, why in stay.bad.items() if p in rows}
@@ -250,12 +250,12 @@ class History:
             moved = epoch.start != start  # the same epoch began again at another position
             for rank in ranks:
                 before = epoch.pieces.pop(rank, [])
-                epoch.stands.pop(rank, None)
+                epoch.next_batches.pop(rank, None)
                 kept = [] if epoch.number > number or moved else [piece.below(position) for piece in before]
                 if kept:
                     epoch.pieces[rank] = kept
                 self.again[epoch.number] += sum(map(len, before)) - sum(map(len, kept))
-            if epoch.number > number and not any(epoch.pieces.values()) and not epoch.stands:
+            if epoch.number > number and not any(epoch.pieces.values()) and not epoch.next_batches:
                 del self._epochs[epoch.number]
             if for_all:
                 epoch.bad = {p: why for p, why in epoch.bad.items() if p < position}

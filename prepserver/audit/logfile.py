@@ -1,7 +1,7 @@
-"""A job's log on disk: one file per (job, uid), and the one before it.
+"""A job's log on disk: one file per (job, uid), and its predecessor.
 
-One process at a time writes it and holds a lock on it; anybody may read it at any time. A file that has grown is
-renamed when a new attachment finds no other writer, so a job's log is bounded and keeps its last megabytes.
+One process at a time writes it and holds a lock on it; any process may read it at any time. A new attachment renames
+a file that has grown if no other process writes to it, so a job's log is bounded and keeps its last megabytes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ FOLDER = "audit"
 """In the state directory."""
 
 MAX_FILE_BYTES = 4 << 20
-"""Limit of a file: about 10,000 attachments, or every row of a bad dataset of 16,000 samples."""
+"""Limit of a file: about 10,000 attachments, or 16,000 bad samples."""
 
 ASIDE_BYTES = 1 << 20
-"""A new attachment renames a larger file first (see `aside`), if nobody else writes to it."""
+"""A new attachment renames a larger file first (see `aside`), if no other process writes to it."""
 
 MAX_JOBS = 256
-"""Beyond this number, the user who has most logs loses the one whose last write is oldest."""
+"""With more logs than this, the user who has most of them loses the least recently written one."""
 
 _LOOKS = 5
 _LOOK_AGAIN_S = 0.02
 
 
 class LogError(OSError):
-    """The log cannot be written, for a reason other than an error of the system."""
+    """The log cannot be written, although the system reports no error."""
 
 
 class LogFile:
-    """The log of a user's job, open for writing; the folder of all logs is made with mode 0700 if it is missing.
+    """The log of a user's job, open for writing. Creates the folder of all logs, with mode 0700, if it is missing.
 
     Raises:
         OSError: The file cannot be written.
@@ -77,7 +77,7 @@ class LogFile:
         return fd
 
     def append(self, record: Record) -> int:
-        """Writes a line and returns its number; `OSError` if it does not fit."""
+        """Writes a line and returns its number; raises `OSError` if it does not fit."""
         line = to_line(self._lines, record)
         if self._size + len(line) > MAX_FILE_BYTES:
             raise LogError(f"it has reached {MAX_FILE_BYTES >> 20} MiB, the limit of a log")
@@ -92,7 +92,7 @@ class LogFile:
         return self.append(progress), place
 
     def rewrite(self, slot: tuple[int, int], progress: Progress) -> None:
-        """Replaces the line of `slot`; `OSError` if that fails."""
+        """Replaces the line of `slot`; raises `OSError` if that fails."""
         number, place = slot
         self._write(to_line(number, progress), place)
 
@@ -115,12 +115,12 @@ class Found:
 
 
 def jobs(folder: Path) -> list[Job]:
-    """The jobs that have a log, the one with the latest write first."""
+    """The jobs that have a log, the most recently written one first."""
     return [head for head in map(_job_of, _newest_first(folder)) if head is not None]
 
 
 def read(folder: Path, job: str, uid: int) -> Found:
-    """The log of a job, read again a few times if a line is damaged, because that may just be half written."""
+    """The log of a job; reads it again a few times if a line is damaged, because it may be half written."""
     path = path_of(folder, job, uid)
     found = Found([], [], [])
     for each in (aside(path), path):
@@ -141,9 +141,11 @@ def read(folder: Path, job: str, uid: int) -> Found:
 
 
 def path_of(folder: Path, job: str, uid: int) -> Path:
-    """Path of a job's log: a unique name, as similar to the job's as a file name can be."""
+    """Path of a job's log: its name is unique and resembles the job's."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", job)[:60].lstrip(".") or "_"
-    what = f"{uid} {job}".encode(errors="surrogateescape")  # not by the locale, in which daemon and command may differ
+    what = f"{uid} {job}".encode(
+        errors="surrogateescape"
+    )  # not os.fsencode: daemon and command may have different locales
     return folder / f"{name}-{hashlib.sha256(what).hexdigest()[:12]}.log"
 
 
@@ -173,7 +175,7 @@ def _tidy(folder: Path, new: Path, owner: int) -> None:
 
 
 def _job_of(path: Path) -> Job | None:
-    """The job whose log it is; None if its first line cannot be read."""
+    """The job of a log; None if its first line cannot be read."""
     try:
         with path.open("rb") as file:
             return _head(file.read(4096))

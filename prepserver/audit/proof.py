@@ -19,20 +19,20 @@ Run = tuple[int, int]
 
 _STEP = 1 << 16  # positions that are mapped to indices at a time
 _WHY = ("missing", "untaken", "left_out", "elsewhere", "outside")
-"""Why a sample did not come; arrays hold the place in this tuple."""
+"""Why a sample did not come; arrays hold indices into this tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The fate of the samples of an epoch. Each sample is in exactly one of these groups."""
+    """What became of the samples of an epoch. Each sample is in exactly one of these groups."""
 
     samples: int  # samples of the epoch
     once: int  # number of samples that came exactly once, not replaced
-    missing: list[int]  # indices of samples that never came, for no reason in the log
+    missing: list[int]  # indices of samples that never came, and the log does not say why
     repeated: list[int]  # indices of samples that came more than once
     # (index, position, reason) of samples that could not be made: another came in their place
     replaced: list[tuple[int, int, str]]
-    untaken: int  # number of samples that the job has not taken yet, or not before it left
+    untaken: int  # number of samples that the job has not taken yet, or had not taken when it left
     left_out: int  # number of samples that `drop_last` leaves out
     elsewhere: int  # number of samples of ranks and shards that other daemons serve
     # number of samples that were taken according to a checkpoint, before this log begins or between two of its runs
@@ -84,10 +84,10 @@ class Tally:
     ) -> None:
         """Counts the samples of one shard's epoch, which begins at position `start`.
 
-        All ranks of the job took what is `taken`: several times, if a position is in several runs. A position outside
-        of the epoch counts as another time for its sample. What `Account` says of `untaken`, `left_out` and `elsewhere`
-        applies to the positions of `own`, by default to all. Rows that were `replaced` held another sample than their
-        own: position to (index, reason).
+        `taken` are the runs that the ranks of the job took; a position in several runs was taken several times. A
+        position outside of the epoch counts as one more time for its sample. `untaken`, `left_out` and `elsewhere`, see
+        `Account`, apply to the positions of `own`, by default to all. Rows that were `replaced`, position to (index,
+        reason), held another sample than their own.
         """
         n = order.n
         self._own |= n == order.samples

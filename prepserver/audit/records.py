@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What an attachment reads; it names this line by its number."""
+    """The rows that attachments read; an attachment refers to this line by its number."""
 
     source: Tree  # wire form of the dataset
     digest: Word  # digest of its listing
@@ -89,7 +89,7 @@ class Attached:
     epoch_start: Position  # position at which that epoch begins
     position: Position  # position in that epoch at which the run of batches begins
     rounds: Count  # batches of that run that this rank took before
-    ring: Count  # rows of its ring: the daemon announces at most so many beyond what the rank has released
+    ring: Count  # rows of its ring: the daemon announces at most this many beyond what the rank has released
     resumed: bool  # the rank named its position (a checkpoint, or a lost connection), so everything before was taken
     local_ranks: tuple[Small, Small] | None = None  # (first, count) of the ranks that this daemon serves, None for all
     batching: Batching = "shuffle-batch-repeat"  # whether its batches cross the ends of epochs
@@ -97,7 +97,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of attachment `of`: batches below `told` were announced to it, those below `back` it has released."""
+    """Progress of attachment `of`: batches below `told` were announced to it, it has released those below `back`."""
 
     of: Count
     told: Position
@@ -120,7 +120,7 @@ class Left:
 class Bad:
     """Rows of attachment `of` that hold a replacement: (position, index of the sample that was expected, reason).
 
-    `more` means that there were others, which this log has no room for.
+    `more` means that there were others, for which the log has no room.
     """
 
     of: Count

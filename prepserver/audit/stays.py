@@ -1,4 +1,4 @@
-"""The attachments that a log describes: what each read, how far it got, and how it ended."""
+"""The attachments in a log: what each one read, how far it got, and how it ended."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Stay:
         """Where its first batch starts."""
         return self.line().peek().start
 
-    def end(self, stands: int | None) -> int:
+    def end(self, reported: int | None) -> int:
         """The training loop took the batches of this stay that start below this position.
 
-        `stands` is the position that the rank reported when it came back; None if it did not.
+        `reported` is the position that the rank gave when it came back; None if it did not.
         """
         if self.left is not None and self.left.at is not None:
             return min(self.left.at, self.told)
-        # Its last messages may be lost, because the daemon or the rank itself was killed. What the rank reports when it
-        # comes back counts, within what the daemon can have announced; the log itself may be a ring behind.
-        if stands is not None and self.back <= stands <= self.told + self.attached.ring:
-            return stands
+        # Its last messages may be lost, because the daemon or the rank was killed. So the position counts that the rank
+        # reports when it comes back, if the daemon can have announced it; the log may be up to a ring behind.
+        if reported is not None and self.back <= reported <= self.told + self.attached.ring:
+            return reported
         return self.back
 
 
@@ -54,7 +54,7 @@ Key = tuple[str, str, int, int, str]
 def key_of(rows: Rows) -> Key:
     """What all stays of one training have in common: listing, order, seed and pipeline.
 
-    The shard is not part of it: from a checkpoint a training may go on with other shards.
+    The shard is not part of it: a training may continue from a checkpoint with other shards.
     """
     return rows.digest, rows.shuffle, rows.seed, rows.batch_rows, json.dumps(rows.pipeline, sort_keys=True)
 
@@ -65,8 +65,11 @@ def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]],
     Two clients of one process may share a job's name, for training and validation: they read different rows, or exist
     at the same time. A restarted script attaches a rank again with epoch 0 and without a checkpoint.
 
-    Given are records with their line numbers, the oldest file first; returned are the chains, and an error for each
-    record that contradicts others.
+    Args:
+        files: Records with their line numbers, the oldest file first.
+
+    Returns:
+        The chains, and an error for each record that contradicts others.
     """
     found: list[tuple[Key, list[Stay]]] = []
     wrong: list[str] = []
@@ -85,7 +88,7 @@ def _read(records: list[tuple[int, Record]], found: list[tuple[Key, list[Stay]]]
             case Attached():
                 stay = _stay(record, specs)
                 if stay is None:
-                    yield f"line {number + 1}: the numbers of this attachment contradict each other"
+                    yield f"line {number + 1}: the positions of this attachment are inconsistent"
                     continue
                 stays[number] = stay
                 _chain_for(stay, found).append(stay)
@@ -139,7 +142,7 @@ def _is_fresh(stay: Stay) -> bool:
 
 
 def _is_joined(chain: Sequence[Stay], stay: Stay) -> bool:
-    """Whether a fresh stay is another rank (or shard) of a training that others have begun.
+    """Whether a fresh stay is another rank (or shard) of a training that other ranks have begun.
 
     That training has not had this rank, and one of its ranks is attached, or may come back because its daemon ended.
     """
@@ -171,7 +174,7 @@ def _came_to(chain: Sequence[Stay], stay: Stay) -> bool:
 
 
 def _at_once(earlier: Stay, stay: Stay) -> bool:
-    """Whether the stays are of two clients: of one rank, or with other numbers of shards, and both there at once."""
+    """Whether the stays belong to two clients: attached at the same time, as one rank or with other shard counts."""
     return (
         earlier.left is None
         and earlier.attached.daemon == stay.attached.daemon

@@ -1,9 +1,9 @@
 """A whole training, with different shards before and after a checkpoint, or several shards at one daemon.
 
-A machine reads shard i of S, and after a checkpoint perhaps another shard, or one of another S. Its log holds what it
-delivered itself; the checkpoint says only how many samples all machines had taken together. So the log proves the
-machine's own part: its shards delivered each sample once. What they left to other shards is `elsewhere`. What was taken
-before the log begins, or between two of its runs, is `outside`: this log neither proves nor refutes it.
+A machine reads shard i of S, and after a checkpoint perhaps another shard, or one of another S. Its log holds only what
+it delivered itself, and the checkpoint only how many samples all machines had taken together. So the log proves the
+machine's own part: its shards delivered each sample once. Samples of other shards are `elsewhere`. Samples taken before
+the log begins, or between two of its runs, are `outside`: this log neither proves nor refutes them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ class Training:
 
 
 def judged(parts: Sequence[Epoch]) -> Account:
-    """The fate of the samples of an epoch, from what each history has of it.
-
-    Of all samples, or of one shard's if the log has only that shard.
-    """
+    """What became of the samples of an epoch, or of one shard if the log has only that, from all histories."""
     rows, start = parts[0].rows, parts[0].start
     tally = Tally(rows.n)
     if len({part.rows.shard for part in parts}) > 1:
@@ -84,11 +81,11 @@ def _offset(stay: Stay) -> tuple[int, int]:
 
 
 def _legs(stays: Sequence[Stay]) -> list[list[Stay]]:
-    """The stays, split where the training may have gone on at other machines in between.
+    """The stays, split where the training may have continued on other machines in between.
 
     That is where the number of shards or this machine's shard changes, and at every checkpoint of a training that other
-    daemons serve too. A training that was whole here before and after was not elsewhere in between: what it lacks is
-    missing. Shards that were read here at the same time are in one leg.
+    daemons serve too. A training that was entirely here before and after cannot have been elsewhere: samples that it
+    lacks are missing. Shards that were read here at the same time are in one leg.
     """
     legs: list[list[Stay]] = []
     run: Run | None = None

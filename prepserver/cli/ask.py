@@ -1,4 +1,4 @@
-"""Asks a running daemon one thing."""
+"""Asks the running daemon a question."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _
     """Sends a question and waits for the answer, for `answer_s` at most.
 
     Returns:
-        The answer, see `prepserver.daemon.ask`, and the directory.
+        The answer, see `prepserver.daemon.ask`, and the runtime directory.
 
     Raises:
-        AskError: No daemon, no permission, or no proper answer.
+        AskError: No daemon runs, this user may not ask it, or its answer is late or invalid.
     """
     path = _find(runtime_dir)
     try:
@@ -34,10 +34,10 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _
         raise AskError(f"no permission to talk to the daemon in {path}", exits.NO_PERMISSION) from e
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
         raise AskError(f"no daemon runs in {path}", exits.NO_DAEMON) from e
-    except (TimeoutError, BlockingIOError) as e:  # its answer, or its queue
+    except (TimeoutError, BlockingIOError) as e:  # no answer, or a full queue of connections
         raise AskError(f"the daemon in {path} did not answer within {answer_s:g} s", exits.FAILED) from e
     except (OSError, ValueError) as e:
-        raise AskError(f"no proper answer from the daemon in {path}: {e}", exits.FAILED) from e
+        raise AskError(f"the daemon in {path} gave no valid answer: {e}", exits.FAILED) from e
     if isinstance(answer, Refused):
         raise AskError(answer.text, exits.NO_PERMISSION if answer.code == "permission" else exits.FAILED)
     return answer, path

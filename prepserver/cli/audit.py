@@ -20,16 +20,16 @@ from prepserver.pipeline.sources import place_of, source_from_wire
 from prepserver.telemetry.logs import counted
 
 _NAMED, _NAMED_JSON = 20, 10_000
-"""Most samples of one kind that the text and the JSON name."""
+"""The text and the JSON name at most this many missing, repeated and replaced samples each."""
 
 _SAID = {
     "no": "NOT proven",
-    "in part": "exactly once, as far as this log goes",
-    "so far": "exactly once",
+    "in part": "exactly once, according to this log",
+    "so far": "exactly once so far",
     "yes": "exactly once",
     "nothing": "nothing was delivered",
 }
-"""The sentence on a training, by the verdict on its weakest epoch; the weakest verdict comes first."""
+"""Text for a training by the verdict on its weakest epoch, the weakest verdict first."""
 
 
 def audit(arguments: argparse.Namespace) -> int:
@@ -38,7 +38,9 @@ def audit(arguments: argparse.Namespace) -> int:
     verdict = judge(found, arguments.epoch)
     if arguments.epoch is not None and not any(each["epochs"] for each in verdict["trainings"]):
         known = sorted({parts[0].number for each in found.trainings for parts in each.epochs})
-        raise exits.CommandError(f"--epoch {arguments.epoch}: the log has {', '.join(map(str, known)) or 'none'}")
+        raise exits.CommandError(
+            f"--epoch {arguments.epoch}: the log has epochs {', '.join(map(str, known)) or '(none)'}"
+        )
     if arguments.json:
         print_json(verdict)
     else:
@@ -47,11 +49,11 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
-    """The verdict on a job as plain data, on each training under its name, oldest first; perhaps of one epoch only.
+    """The verdict on a job as plain data: on all trainings under its name, oldest first, or on one epoch of them.
 
-    The verdict on an epoch is "yes", "so far" (it is under way), "in part" (right as far as this log goes, but a
-    checkpoint says that samples were taken outside of it, as only the logs of other daemons can prove) or "no". The
-    verdict on a training is that on its weakest epoch, or "nothing". `exactly_once` means that none is "no".
+    The verdict on an epoch is "yes", "so far" (unfinished), "in part" (this log shows no error, but a checkpoint says
+    that samples were taken outside of it, which only other daemons' logs can prove) or "no". The verdict on a training
+    is that on its weakest epoch, or "nothing". `exactly_once` means that none is "no".
     """
     trainings = [_training(training, only_epoch) for training in found.trainings]
     looked_at = [epoch for training in trainings for epoch in training["epochs"]]
@@ -115,7 +117,7 @@ def _epoch(counted: Account, more_bad: bool, is_last: bool, names: _Names) -> di
 
 
 class _Names:
-    """Paths of samples, None if the listing is gone."""
+    """Paths of samples; None if the listing no longer exists."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -127,7 +129,7 @@ class _Names:
 
     @functools.cached_property
     def _name(self) -> Callable[[int], str] | None:
-        from prepserver.source import SourceError, open_source  # seldom needed
+        from prepserver.source import SourceError, open_source  # rarely needed, and slow to import
         from prepserver.source.errors import printable
 
         try:
@@ -159,8 +161,8 @@ def _show(verdict: dict[str, Any]) -> None:
 def _lines(epoch: dict[str, Any]) -> list[str]:
     words = {
         "yes": "each sample exactly once",
-        "so far": "so far each at most once",
-        "in part": "each at most once in this log, which does not hold all of it",
+        "so far": "so far each sample at most once",
+        "in part": "each sample at most once in this log, which covers only a part",
         "no": "not exactly once",
     }
     counts = [f"{epoch['once']} of {epoch['samples']} once"]

@@ -1,4 +1,4 @@
-"""``prepserver completion SHELL``: a script for the shell, made from the parser, so that it is always current."""
+"""``prepserver completion SHELL``: a completion script, generated from the parser of the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def completion(arguments: argparse.Namespace) -> int:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script for `shell` that completes commands, options and choices, and file names where none of these fits."""
+    """A script for `shell` that completes commands, options and choices, else file names."""
     (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     commands: dict[str, argparse.ArgumentParser] = dict(subparsers.choices)
     if shell == "fish":

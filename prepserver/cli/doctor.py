@@ -1,4 +1,4 @@
-"""``prepserver doctor``: what this machine allows, what slows prepserver down here, and the command that fixes it."""
+"""``prepserver doctor``: checks what on this machine slows prepserver down, and says how to fix it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    """Looks at everything, one after the other."""
+    """Runs all checks, one after the other."""
     yield _sandbox()  # ORDER: first, because it forks, and what follows may start threads
     for look in (_memory, _memfd, _cores, _files, _kernels, container):
         yield look()
@@ -67,8 +67,8 @@ def _sandbox() -> Finding:
     parts = sandbox.find_out()
     if parts.missing:
         fix = (
-            "a kernel from 5.13 on with landlock in its lsm= list; in a container a seccomp profile that allows "
-            'landlock and seccomp. `sandbox = "on"` makes the daemon refuse to start without them'
+            "use Linux 5.13 or newer with landlock in its lsm= list; in a container, a seccomp profile that allows "
+            'landlock and seccomp. With `sandbox = "on"` the daemon refuses to start without them'
         )
         return Finding("sandbox of the workers", "slow", f"only {parts}; missing: {parts.missing}", fix)
     return Finding("sandbox of the workers", "ok", str(parts))
@@ -76,37 +76,37 @@ def _sandbox() -> Finding:
 
 def _memory() -> Finding:
     (most, whose), (free, limit) = machine_bytes(), machine_free_bytes()
-    text = f"{format_bytes(free)} free of {format_bytes(most)} ({whose}); the rings get half of what is free"
+    text = f"{format_bytes(free)} free; the limit is {whose}: {format_bytes(most)}. The rings get half of what is free"
     if free >= _LITTLE_BYTES:
         return Finding("memory", "ok", text)
     severity: Severity = "slow" if free >= _TRIAL_BYTES else "broken"
-    return Finding("memory", severity, text, f"end other programs, or raise the limit: {limit}")
+    return Finding("memory", severity, text, f"stop other programs, or raise the limit: {limit}")
 
 
 def _memfd() -> Finding:
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     text = (
-        f"sealed memfds work; neither /dev/shm nor the limit on locked memory (ulimit -l, here "
-        f"{'none' if locked == resource.RLIM_INFINITY else format_bytes(locked)}) plays a part"
+        f"sealed memfds work; the size of /dev/shm and the limit on locked memory (ulimit -l: "
+        f"{'none' if locked == resource.RLIM_INFINITY else format_bytes(locked)}) do not matter"
     )
     try:
         fd = create_segment("prepserver-doctor", _TRIAL_BYTES)
         with contextlib.closing(os.fdopen(fd)):
             Mapping(fd, 0, _TRIAL_BYTES, writable=True).populate()
     except OSError as e:
-        fix = "a kernel, or a container's seccomp profile, that allows memfd_create and its seals"
-        return Finding("shared memory", "broken", f"{_TRIAL_BYTES >> 20} MiB cannot be had: {e}", fix)
+        fix = "use a kernel, or a seccomp profile of the container, that allows memfd_create and its seals"
+        return Finding("shared memory", "broken", f"cannot allocate {_TRIAL_BYTES >> 20} MiB: {e}", fix)
     return Finding("shared memory", "ok", text)
 
 
 def _cores() -> Finding:
     usable, all_cores = usable_cores(), os.cpu_count() or 1
-    text = f"{usable:g} of {all_cores} cores may be used: --workers auto starts {counted(auto_workers(), 'worker')}"
+    text = f"{usable:g} of {all_cores} are usable; --workers auto starts with {counted(auto_workers(), 'worker')}"
     if usable < all_cores:
         fix = "docker: --cpus and --cpuset-cpus; systemd: CPUQuota=, AllowedCPUs=; Slurm: --cpus-per-task"
-        return Finding("cores", "slow", text, f"if these should be more: {fix}")
+        return Finding("cores", "slow", text, f"to allow more: {fix}")
     if usable < 2:
-        return Finding("cores", "slow", text, "a machine with more cores: workers and training share this one")
+        return Finding("cores", "slow", text, "use a machine with more cores: workers and training share this one")
     return Finding("cores", "ok", text)
 
 
@@ -120,20 +120,20 @@ def _files() -> Finding:
 
 
 def _kernels() -> Finding:
-    from prepserver.transform import native  # torch's relatives come with it
+    from prepserver.transform import native  # slow to import
 
     path, why = native.path()
     if path == "native":
         return Finding("compiled kernels", "ok", why)
-    return Finding("compiled kernels", "slow", f"off, and rows take about twice as long: {why}", _remedy(why))
+    return Finding("compiled kernels", "slow", f"off, so rows take about twice as long: {why}", _kernels_fix(why))
 
 
-def _remedy(why: str) -> str:
+def _kernels_fix(why: str) -> str:
     if "PREPSERVER_NATIVE" in why:
         return "unset PREPSERVER_NATIVE"
     if "Pillow" in why:
         return "pip install --force-reinstall pillow"
-    return "python hatch_build.py in a checkout; else install a C compiler and prepserver again"
+    return "install a C compiler, then prepserver again; in a checkout, run python hatch_build.py"
 
 
 def _daemon(runtime_dir: str | None) -> Finding:
@@ -141,14 +141,13 @@ def _daemon(runtime_dir: str | None) -> Finding:
         found = ask_status(runtime_dir)
     except AskError as e:
         if e.code == exits.NO_DAEMON:
-            return Finding(
-                "daemon", "ok", f"{e}: start one with `prepserver start -d`, or by workers=N in a PrepClient"
-            )
-        return Finding("daemon", "broken", str(e), "start it again, or ask whoever runs it for access")
+            start = "start one with `prepserver start -d`, or pass workers=N to PrepClient"
+            return Finding("daemon", "ok", f"{e}; {start}")
+        return Finding("daemon", "broken", str(e), "restart it, or ask its operator for access")
     has = (counted(len(found["workers"]), "worker"), counted(len(found["jobs"]), "job"))
     text = f"runs in {found['runtime_dir']}: {', '.join(has)}"
     if found["version"] != __version__:
-        return Finding("daemon", "slow", f"{text}, version {found['version']}", "restart it: its version is not yours")
+        return Finding("daemon", "slow", f"{text}, version {found['version']}, not {__version__}", "restart it")
     return Finding("daemon", "ok", text)
 
 
@@ -156,11 +155,10 @@ def _speed(seconds: float, job_per_s: float) -> Finding:
     per_s, workers = measured_per_s(seconds), auto_workers()
     whole_per_s = per_s * workers
     jobs = whole_per_s / job_per_s
-    fed = f"{jobs:.0f} jobs" if jobs >= 2 else f"{jobs:.1f} of a job"
     text = (
-        f"{per_s:,.0f} images/s on one core ({_SIZE[0]}x{_SIZE[1]} photos, cropped at random to {_ROW}): up to "
-        f"{whole_per_s:,.0f} images/s with {counted(workers, 'worker')}. That feeds {fed} at "
-        f"{job_per_s:,.0f} images/s each (--job-rate), or any number that share a pass at that rate"
+        f"{per_s:,.0f} images/s on one core ({_SIZE[0]}x{_SIZE[1]} photos, random crops of {_ROW}), so up to "
+        f"{whole_per_s:,.0f} images/s with {counted(workers, 'worker')}. That feeds {jobs:.1f} jobs at "
+        f"{job_per_s:,.0f} images/s each (--job-rate); jobs that share a pass count once"
     )
     figures = {
         "images_per_s_per_core": round(per_s, 1), "predicted_images_per_s": round(whole_per_s, 1),
@@ -168,12 +166,12 @@ def _speed(seconds: float, job_per_s: float) -> Finding:
     }  # fmt: skip
     if jobs >= 1:
         return Finding("decoding", "ok", text, figures=figures)
-    fix = 'prepserver pack --max-side PIXELS, cache="decoded", or more cores; `prepserver tune` measures them'
+    fix = 'try `prepserver pack --max-side PIXELS`, cache="decoded" or more cores; `prepserver tune` measures them'
     return Finding("decoding", "slow", text, fix, figures)
 
 
 def measured_per_s(seconds: float) -> float:
-    """Rows per second of CPU time of one worker, of synthetic photos in memory, measured for so long."""
+    """Rows that a worker makes per CPU second from synthetic photos in memory, measured for `seconds`."""
     import numpy as np
     import simplejpeg
 

@@ -1,4 +1,4 @@
-"""Checks settings against the machine before a daemon starts: refuses impossible ones and warns of doubtful ones."""
+"""Checks settings against the machine before a daemon starts: refuses impossible ones, warns about doubtful ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _of_memory(memory_bytes: int) -> list[str]:
     if memory_bytes > total:
         raise ConfigError(f"{said} is more than {limit}: {format_bytes(total)}. Set --memory lower")
     if not memory_bytes:
-        budget, said = free // 2, f"memory = auto is {format_bytes(free // 2)}, half of what is free"
+        budget, said = free // 2, f"memory = auto: {format_bytes(free // 2)}, half of what is free"
     elif memory_bytes < _LEAST_BYTES:
         raise ConfigError(
             f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Add a unit: --memory 8G"
@@ -73,13 +73,15 @@ def _of_roots(roots: tuple[str, ...]) -> list[str]:
         elif os.path.exists(root):
             raise ConfigError(f"root {root} is not a folder. Name the folder that holds the datasets with --root")
         else:
-            found.append(f"uid {os.geteuid()} sees no root {root}: no dataset below it can be read until it does")
+            found.append(f"uid {os.geteuid()} cannot see root {root}: no dataset below it can be read until it can")
     return found
 
 
-def _of_folders(what: str, so: str, folders: tuple[str, ...]) -> list[str]:
+def _of_folders(what: str, effect: str, folders: tuple[str, ...]) -> list[str]:
     uid = os.geteuid()
-    return [f"uid {uid} sees no {what} {each}: {so} until it does" for each in folders if not os.path.exists(each)]
+    return [
+        f"uid {uid} cannot see {what} {each}: {effect} until it can" for each in folders if not os.path.exists(each)
+    ]
 
 
 def _of_cache(cache_dir: str) -> list[str]:
@@ -93,4 +95,4 @@ def _of_cache(cache_dir: str) -> list[str]:
         return []
     if cache_dir:
         raise ConfigError(f"cache_dir = {cache_dir}: {wrong}. Choose another --cache-dir")
-    return [f"{wrong}, and {path} is the default for listings and logs: no dataset can be listed. Set --cache-dir"]
+    return [f"{wrong}, so {path} cannot hold listings and logs: no dataset can be listed. Set --cache-dir"]

@@ -1,11 +1,11 @@
-"""Exit codes: the same for every command, so that scripts and unit files can tell cases apart."""
+"""Exit codes, the same for every command, so that scripts and unit files can tell the causes apart."""
 
 from __future__ import annotations
 
 OK = 0
-FAILED = 1  # an error without a code of its own; the text names it
+FAILED = 1  # any other error; the text names it
 USAGE = 2  # an argument or a setting is not valid
-NO_DAEMON = 3  # status, top, stop: no daemon runs in the runtime directory
+NO_DAEMON = 3  # the command asks a daemon, and none runs in the runtime directory
 ALREADY_RUNNING = 4  # start: another daemon holds the runtime directory
 NO_PERMISSION = 5  # this user may not use the runtime directory or the daemon
 

@@ -1,4 +1,4 @@
-"""Findings of `prepserver doctor`: about GPUs and their place in the machine, the container, and storage."""
+"""Findings of `prepserver doctor` about GPUs, the container, and storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prepserver.daemon.gpus import or_none
 _PCI = Path("/sys/bus/pci/devices")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel: PROC_PID_INIT_INO
 _SEEN_FILES = 20_000
-_READ_BYTES = 1 << 20  # at most, of one file: what lies in large files is read sample by sample
+_READ_BYTES = 1 << 20  # at most, of one file: workers read large files sample by sample
 
 
 Severity = Literal["ok", "slow", "broken"]
@@ -27,7 +27,7 @@ Severity = Literal["ok", "slow", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     # ``ok``; ``slow`` if prepserver works, but slower or less safely than it could; ``broken`` if it cannot work.
@@ -38,17 +38,17 @@ class Finding:
 
 
 def gpus() -> Iterator[Finding]:
-    """Each GPU: its link, and the cores that are near to it."""
+    """For each GPU, its PCIe link and the cores of its NUMA node."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
-        yield Finding("GPUs", "ok", f"none, or no driver ({e}): batches go to the CPU")
+        yield Finding("GPUs", "ok", f"none, or no driver ({e}): batches stay on the CPU")
         return
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             yield from _gpu(index, pynvml.nvmlDeviceGetHandleByIndex(index))
         except pynvml.NVMLError as e:
-            fix = "nvidia-smi and the kernel's log (Xid) say more; a reset of the GPU or a reboot brings most back"
+            fix = "see nvidia-smi and the kernel's log (Xid); resetting the GPU or a reboot usually helps"
             yield Finding(f"GPU {index}", "broken", f"it does not answer: {e}", fix)
 
 
@@ -60,7 +60,7 @@ def _gpu(index: int, handle: Any) -> Iterator[Finding]:
     bus = or_none(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId)
     link = f", PCIe {generation or '?'} x{width} of x{widest}" if width and widest else ""
     if width and widest and width < widest:
-        fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
+        fix = "use another slot, or a riser of full width: this link slows copies to the GPU down"
         yield Finding(f"GPU {index}", "slow", f"{name}{link}", fix)
     else:
         yield Finding(f"GPU {index}", "ok", f"{name}{link}")
@@ -69,19 +69,19 @@ def _gpu(index: int, handle: Any) -> Iterator[Finding]:
 
 
 def near(gpu: int, bus: str, mine: set[int], devices: Path = _PCI) -> Finding:
-    """Whether a process on the cores `mine` is at the NUMA node of a GPU, which NVML says to be at `bus`."""
+    """Whether a process on the cores `mine` is on the NUMA node of the GPU with the PCI address `bus` (from NVML)."""
     domain, _, rest = bus.lower().partition(":")
     place = devices / f"{domain[-4:]}:{rest}"
     name = f"GPU {gpu}, NUMA"
     try:
         node, cores = int((place / "numa_node").read_text()), (place / "local_cpulist").read_text().strip()
     except (OSError, ValueError) as e:
-        return Finding(name, "ok", f"the kernel does not say where it is ({e})")
+        return Finding(name, "ok", f"the kernel does not report its node ({e})")
     if node < 0 or mine & _cores_of(cores):
         where = "the machine has one node" if node < 0 else f"node {node}, with cores {cores}"
-        return Finding(name, "ok", f"{where}: rows are copied from near memory")
-    fix = f"numactl --cpunodebind={node} --membind={node} for the daemon and the training script"
-    return Finding(name, "slow", f"it is at node {node} (cores {cores}), and no core of this process is", fix)
+        return Finding(name, "ok", f"{where}: rows are copied from local memory")
+    fix = f"start the daemon and the training script with numactl --cpunodebind={node} --membind={node}"
+    return Finding(name, "slow", f"on node {node} (cores {cores}), and this process may use none of its cores", fix)
 
 
 def _cores_of(text: str) -> set[int]:
@@ -93,7 +93,7 @@ def _cores_of(text: str) -> set[int]:
 
 
 def container(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Finding:
-    """The container that this process is in, and which of its flags matter."""
+    """The container that this process runs in, and which of its flags matter."""
     marks = {
         "Kubernetes": "KUBERNETES_SERVICE_HOST" in environment,
         "Docker": (root / ".dockerenv").exists(),
@@ -110,18 +110,16 @@ def container(root: Path = Path("/"), environment: Mapping[str, str] = os.enviro
     text = f"{kind or 'a PID namespace'}; neither --ipc=host nor --shm-size is needed"
     if not is_alone:
         return Finding("container", "ok", text)
-    text += ". Process numbers are its own: which job a GPU works for is not known, so a verdict on an idle GPU is not"
-    return Finding("container", "ok", text, "docker run --pid=host, or hostPID: true in the pod, to have that verdict")
+    text += ". In its own PID namespace, prepserver cannot tell which job uses a GPU, so no verdict sees an idle GPU"
+    return Finding("container", "ok", text, "for that verdict, docker run --pid=host, or hostPID: true in the pod")
 
 
 def storage(folder: str, seconds: float, threads: int, wanted_per_s: float) -> Finding:
-    """How many files a second come from a folder, past the page cache as far as the kernel allows.
+    """Measures how many files/s `threads` threads read below a folder, bypassing the page cache where possible.
 
-    It reads with so many threads, and compares with what the workers can decode: `wanted_per_s` images.
+    `wanted_per_s` is the rate at which the workers can decode.
     """
     files = list(itertools.islice(_files(folder), _SEEN_FILES))
-    if not files:
-        return Finding("storage", "broken", f"{folder} has no files that can be read", "name the folder of a dataset")
     random.Random(0).shuffle(files)
     turn = itertools.cycle(files)
     began_s = time.monotonic()
@@ -129,24 +127,29 @@ def storage(folder: str, seconds: float, threads: int, wanted_per_s: float) -> F
 
     def reads(_thread: int) -> tuple[int, int]:
         count = nbytes = 0
-        while time.monotonic() < end_s or not count:
-            nbytes += _read(next(turn))
-            count += 1
+        for path in turn:
+            if (got := _read(path)) is not None:
+                count, nbytes = count + 1, nbytes + got
+            if time.monotonic() >= end_s:
+                break
         return count, nbytes
 
     with ThreadPoolExecutor(threads) as pool:
         counts = list(pool.map(reads, range(threads)))
     spent_s = time.monotonic() - began_s
     per_s, bytes_per_s = (sum(each) / spent_s for each in zip(*counts, strict=True))
+    if not per_s:
+        return Finding("storage", "broken", f"no file below {folder} can be read", "name the folder of a dataset")
     text = (
         f"{folder}: {per_s:,.0f} files/s and {bytes_per_s / 1e6:,.0f} MB/s, {threads} at a time, "
         f"{bytes_per_s / per_s / 1e3:,.0f} kB each"
     )
     figures = {"files_per_s": round(per_s, 1), "bytes_per_s": round(bytes_per_s)}
     if per_s >= wanted_per_s:
-        return Finding("storage", "ok", f"{text}: more than the workers decode", figures=figures)
-    fix = f'prepserver pack {folder} OUT, for a few large files; or cache="encoded", for all epochs after the first'
-    return Finding("storage", "slow", f"{text}: fewer than the {wanted_per_s:,.0f} that workers decode", fix, figures)
+        return Finding("storage", "ok", f"{text}: more than the workers can decode", figures=figures)
+    fix = f'`prepserver pack {folder} OUT` for a few large files, or cache="encoded" for all epochs after the first'
+    text += f": fewer than the {wanted_per_s:,.0f} images/s that the workers can decode"
+    return Finding("storage", "slow", text, fix, figures)
 
 
 def _files(folder: str) -> Iterator[str]:
@@ -155,18 +158,18 @@ def _files(folder: str) -> Iterator[str]:
         yield from (f"{place}/{name}" for name in names)
 
 
-def _read(path: str) -> int:
-    """Reads a file, or a part of a large one, that is not in the page cache if that can be; its bytes."""
+def _read(path: str) -> int | None:
+    """Reads a file, or a part of a large one, from storage if possible; returns the bytes, None if it cannot."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return 0
+        return None
     try:
         size = os.fstat(fd).st_size
         at = random.randrange(max(1, size - _READ_BYTES))
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         return len(os.pread(fd, _READ_BYTES, at if size > _READ_BYTES else 0))
     except OSError:  # a pipe
-        return 0
+        return None
     finally:
         os.close(fd)

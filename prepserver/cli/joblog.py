@@ -25,15 +25,25 @@ class JobLog:
     state_dir: Path  # the directory where it was found
     paths: list[Path]
     wrong: list[str]  # damage, one sentence each
-    # All trainings under that name, oldest first: they read other rows, ran at once, or were restarted.
+    # All trainings under that name, oldest first: they read different rows, ran at the same time, or were restarted.
     trainings: list[Training]
+
+    def begun(self) -> list[Training]:
+        """The trainings.
+
+        Raises:
+            CommandError: There are none, as where a daemon was killed before it logged the first.
+        """
+        if not self.trainings:
+            raise CommandError(f"the log of job {self.job!r} ({self.paths[-1]}) holds no training")
+        return self.trainings
 
 
 def open_log(arguments: argparse.Namespace) -> JobLog:
     """The log of ``arguments.job``.
 
     Raises:
-        CommandError: There is none, or it cannot be read.
+        CommandError: It does not exist, or cannot be read.
     """
     folder, uid = find_log(arguments, arguments.job)
     try:
@@ -48,21 +58,21 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
 
 
 def find_log(arguments: argparse.Namespace, job: str) -> tuple[Path, int]:
-    """The folder of the logs, and the user whose job has that name: this one, if several have.
+    """The folder of the logs, and the uid of the job with that name: this user's, if several users have one.
 
     Raises:
-        CommandError: There is no log of that job, or it cannot be read.
+        CommandError: That job has no log, or the folder cannot be read.
     """
     folder = find_state_dir(arguments) / logfile.FOLDER
     try:
         known = logfile.jobs(folder)
         uids = [each.uid for each in known if each.job == job]
         if not uids:
-            # its first line may be damaged
+            # the first line of its log, which names it, may be damaged
             uids = [uid for uid in (os.getuid(),) if logfile.path_of(folder, job, uid).exists()]
         if not uids:
             names = ", ".join(repr(each.job) for each in known[:_JOBS_NAMED])
-            raise CommandError(f"no job {job!r} has a log in {folder}; it has logs of {names or 'no job'}")
+            raise CommandError(f"no log of job {job!r} in {folder}; jobs with a log: {names or 'none'}")
     except PermissionError as e:
         raise CommandError(f"{e.filename}: only the daemon's own user may read it", NO_PERMISSION) from e
     return folder, os.getuid() if os.getuid() in uids else uids[0]

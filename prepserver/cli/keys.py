@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def keys_at_once() -> Iterator[None]:
-    """Single keys come at once and are not shown. Does nothing where stdin is no terminal."""
+    """Delivers each key at once, and does not echo it. Does nothing if stdin is not a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -27,7 +27,7 @@ def keys_at_once() -> Iterator[None]:
 
 
 def pressed(wait_s: float = 0.0) -> str | None:
-    """A key that is pressed within some seconds; empty at the end of stdin, None for no key or no terminal."""
+    """The key that is pressed within `wait_s`; empty at the end of stdin, None without a key or a terminal."""
     if not sys.stdin.isatty() or not select.select([sys.stdin], [], [], wait_s)[0]:
         return None
     return os.read(sys.stdin.fileno(), 1).decode(errors="replace")

@@ -1,8 +1,8 @@
-"""``prepserver metrics``: serves the daemon's figures to Prometheus, from a process of its own.
+"""``prepserver metrics``: serves the daemon's figures to Prometheus, from a separate process.
 
-It asks the daemon as `prepserver status` does, at most once a second. Whatever a scraper does, and whatever happens to
-this process, the daemon does not notice; and a daemon whose loop stands still is seen as one that does not answer.
-One connection is served at a time, and each has a deadline.
+It asks the daemon as `prepserver status` does, at most once a second. So neither a scraper nor the death of this
+process disturbs the daemon, and a daemon whose loop hangs counts as down. It serves one connection at a time, each with
+a deadline.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from prepserver.cli.ask import AskError, ask_status
 UNIX = "unix:"
 _ANSWER_S = 5.0  # half of Prometheus's usual timeout
 _SERVED_S = 10.0
-"""Longest time for one connection, its request and its answer."""
+"""Deadline for one connection, with its request and its answer."""
 _FRESH_S = 1.0
-_MOST_WAITING = 16
+_BACKLOG = 16
 
 
 class _State:
-    """What the daemon said last; a collector of prometheus_client."""
+    """The daemon's last answer; a collector of prometheus_client."""
 
     def __init__(self, runtime_dir: str | None) -> None:
         self._runtime_dir = runtime_dir
@@ -65,7 +65,7 @@ class _State:
 
         try:
             encode, kind = choose_encoder(accepts)
-        except TypeError:  # a version that is no number
+        except TypeError:  # the scraper asks for a version that is not a number
             encode, kind = choose_encoder("")
         return encode(self), kind
 
@@ -87,7 +87,7 @@ def metrics(arguments: argparse.Namespace) -> int:
         why = getattr(e, "strerror", None) or e
         raise exits.CommandError(f"--listen {arguments.listen}: {why}", exits.USAGE) from e
     with server:
-        sys.stderr.write(f"prepserver metrics: serves /metrics and /health on {arguments.listen}\n")
+        sys.stderr.write(f"prepserver metrics: serving /metrics and /health on {arguments.listen}\n")
         server.serve_forever()
     return exits.OK
 
@@ -98,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # `timeout` is that of one read: somebody may send a byte now and then.
+        # `timeout` is for one read: a peer may send a byte now and then.
         self._deadline = threading.Timer(_SERVED_S, _hang_up, (self.connection,))
         self._deadline.daemon = True
         self._deadline.start()
@@ -128,18 +128,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing: a line for each scrape is a line too many."""
+        """Logs nothing: one line per scrape would be too many."""
 
 
 class _Server(socketserver.TCPServer):
-    """Listens at an address as the command line names it.
+    """Listens at the address that `--listen` gives.
 
     Raises:
-        ValueError, OSError, OverflowError: It cannot.
+        ValueError, OSError, OverflowError: It cannot listen there.
     """
 
     allow_reuse_address = True
-    request_queue_size = _MOST_WAITING
+    request_queue_size = _BACKLOG
 
     def __init__(self, listen: str, state: _State) -> None:
         self.state = state
@@ -148,8 +148,8 @@ class _Server(socketserver.TCPServer):
             path = Path(listen.removeprefix(UNIX))
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISSOCK(path.stat().st_mode):
-                    raise ValueError("is there and no socket: name a new path, such as unix:FOLDER/metrics.sock")
-                path.unlink()  # of one that was killed
+                    raise ValueError("exists and is not a socket: name a new path, such as unix:FOLDER/metrics.sock")
+                path.unlink()  # left by a process that was killed
             self.address_family = socket.AF_UNIX
             mask = os.umask(0o117)  # for owner and group
             try:
@@ -161,10 +161,10 @@ class _Server(socketserver.TCPServer):
             self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
             super().__init__((host, int(port)), _Handler)
         else:
-            raise ValueError(f"HOST:PORT or {UNIX}PATH, such as 127.0.0.1:9477")
+            raise ValueError(f"needs HOST:PORT, such as 127.0.0.1:9477, or {UNIX}PATH")
 
     def handle_error(self, *peer: Any) -> None:
-        """A scraper that hangs up, or is hung up on, is no error."""
+        """Ignores broken connections."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(*peer)
 

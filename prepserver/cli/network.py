@@ -1,4 +1,4 @@
-"""What `prepserver doctor` says about the machines of a Ray cluster and the network to them."""
+"""Findings of `prepserver doctor` about the machines of a Ray cluster and the network to them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def cluster(address: str, seconds: float, side: int, core_per_s: float) -> Itera
     Args:
         address: See `prepserver.config.Settings.ray_address`.
         seconds: How long to measure each machine.
-        side: Of the images that it should carry, in pixels.
-        core_per_s: How many of them a core makes.
+        side: Side of the images that it should carry, in pixels.
+        core_per_s: Images/s that a core makes.
     """
     if find_spec("ray") is None:
-        yield Finding("Ray", "broken", "it is not installed", "pip install 'prepserver[ray]'")
+        yield Finding("Ray", "broken", "not installed", "pip install 'prepserver[ray]'")
         return
     from prepserver.engine.cluster import connect
     from prepserver.engine.network import measure
@@ -46,7 +46,7 @@ def judge(nodes: Sequence[Node], side: int, core_per_s: float) -> Iterator[Findi
         core_per_s: See `cluster`.
     """
     if not nodes:
-        fix = "ray start --address=HEAD:6379 on each machine that is to make rows"
+        fix = "ray start --address=HEAD:6379 on each machine that should make rows"
         yield Finding("Ray", "broken", "no other machine of the cluster has CPUs", fix)
         return
     for node in nodes:
@@ -60,16 +60,16 @@ def judge(nodes: Sequence[Node], side: int, core_per_s: float) -> Iterator[Findi
 
 
 def _carries(name: str, bytes_per_s: float, trip: str, cpus: int, side: int, core_per_s: float) -> Finding:
-    """Whether a network carries what so many CPUs make."""
+    """Whether a network carries the rows that `cpus` CPUs make."""
     row_bytes = side * side * 3
     per_s = bytes_per_s / row_bytes
     text = (
         f"{bytes_per_s / 1e6:,.0f} MB/s{trip}: carries {per_s:,.0f} images/s of {side} pixels ({row_bytes:,} bytes "
-        f"each). {cpus} CPUs make up to {cpus * core_per_s:,.0f}, if they are as fast as this machine's"
+        f"each). Its {cpus} CPUs make up to {cpus * core_per_s:,.0f} if they are as fast as this machine's"
     )
     figures = {"bytes_per_s": round(bytes_per_s), "images_per_s": round(per_s, 1)}
     if per_s >= cpus * core_per_s:
         return Finding(name, "ok", text, figures=figures)
     enough = max(1, int(per_s / core_per_s))
-    fix = f"a faster network, smaller rows, or at most {enough} remote workers there, because more would wait for it"
+    fix = f"use a faster network, smaller rows, or at most {enough} remote workers there; more would wait for it"
     return Finding(name, "slow", text, fix, figures)

@@ -1,4 +1,4 @@
-"""``prepserver pack``: makes a packed dataset from another one, as the arguments say, and shows the result."""
+"""``prepserver pack``: makes a packed dataset from another dataset, and shows the result."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def pack(arguments: argparse.Namespace) -> int:
         summary = packed(spec, Path(os.path.abspath(arguments.out)), options, report)
     except KeyboardInterrupt:
         sys.stderr.write(
-            "prepserver pack: stopped. What is packed so far is safe: run the same command again to go on, or remove "
-            f"{os.path.abspath(arguments.out)} to begin anew\n"
+            "prepserver pack: stopped. What is packed so far is safe: run the same command again to continue, or "
+            f"remove {os.path.abspath(arguments.out)} to start over\n"
         )
         raise
     except (PackError, ConfigError, SpecError, PluginError) as e:
@@ -53,38 +53,39 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
     load(arguments.plugins or ())
     if (written := source_from(arguments.source)) is not None:
         if arguments.masks is not None:
-            raise PackError(f"--masks: say it in the source, as in {type(written).__name__}(...)", usage=True)
+            raise PackError(f"--masks: name the masks in {type(written).__name__}(...) instead", usage=True)
         return written.with_code(codes())
     return _at_path(arguments)
 
 
 def _at_path(arguments: argparse.Namespace) -> SourceSpec:
-    # Packing refuses a URL, and says so.
+    # A URL stays one: packing refuses it with a reason.
     path = canonical("SOURCE", arguments.source) or os.path.abspath(os.path.expanduser(arguments.source))
     if path.endswith(".tar"):
         if arguments.masks is True:
-            raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
+            raise PackError("--masks needs the extension of the masks in the tars, such as seg.png", usage=True)
         return Tar(path, mask=arguments.masks)
     if path.endswith(SUFFIXES):
         raise PackError(
-            f"{path} holds arrays: their rows need no decoding, so packing gains nothing. Use Arrays(...)", usage=True
+            f"{path} holds arrays, which need no decoding, so packing gains nothing. Use Arrays(...)", usage=True
         )
     if os.path.isfile(path):
         if isinstance(arguments.masks, str):
             raise PackError(
-                f"--masks {arguments.masks}: each line of a list names its mask; give --masks alone", usage=True
+                f"--masks {arguments.masks}: each line of a list names its mask; pass --masks without a value",
+                usage=True,
             )
         return FileList(path, masks=arguments.masks)
     if arguments.masks is True:
-        raise PackError("--masks: needs the folder of the masks", usage=True)
+        raise PackError("--masks needs the folder of the masks", usage=True)
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
 
 
 def _options(arguments: argparse.Namespace) -> Options:
     shard_bytes = parse_bytes(arguments.shard_size, "--shard-size")
     if shard_bytes < 1 << 20:
-        raise PackError(f"--shard-size {arguments.shard_size}: needs 1M or more", usage=True)
-    # All CPUs, because the parent has little to do.
+        raise PackError(f"--shard-size {arguments.shard_size}: must be at least 1M", usage=True)
+    # One more than the daemon's: the parent has little to do.
     workers = parse_workers(arguments.workers, "--workers") or auto_workers() + 1
     return Options(_transcoder(arguments), shard_bytes, workers, arguments.on_error == "skip")
 
@@ -93,12 +94,14 @@ def _transcoder(arguments: argparse.Namespace) -> Transcoder:
     quality = arguments.quality
     if arguments.form == "pixels":
         if arguments.max_side is not None:
-            raise PackError("--max-side is for JPEGs; of pixels, --side is the shorter side", usage=True)
+            raise PackError(
+                "--max-side is for JPEGs; with --form pixels use --side, a limit on the shorter side", usage=True
+            )
         return Transcoder(False, pixels=arguments.pixels, side=arguments.side)
     if arguments.side is not None:
-        raise PackError("--side is for --form pixels; of JPEGs, --max-side is the longer side", usage=True)
+        raise PackError("--side needs --form pixels; for JPEGs use --max-side, a limit on the longer side", usage=True)
     if quality != "keep" and not (quality.isdigit() and 1 <= int(quality) <= 100):
-        raise PackError(f"--quality {quality}: needs a number from 1 to 100, or keep", usage=True)
+        raise PackError(f"--quality {quality}: must be a number from 1 to 100, or keep", usage=True)
     lossless = arguments.transcoder != "pillow" and native.kernels() is not None
     if arguments.transcoder == "lossless" and not lossless:
         raise PackError(f"--transcoder lossless: {_missing()}")
@@ -108,7 +111,7 @@ def _transcoder(arguments: argparse.Namespace) -> Transcoder:
 
 
 def _missing() -> str:
-    return f"install the compiled kernels ({native.path().reason}), and begin anew"
+    return f"install the compiled kernels ({native.path().reason}), and start over"
 
 
 def _text(summary: Summary) -> str:
@@ -118,8 +121,8 @@ def _text(summary: Summary) -> str:
     stored = f"pixels {summary.pixels}" if summary.pixels else f"indexed {summary.indexed}"
     lines = [
         f"{summary.folder}: {counted(summary.samples, 'sample')} in {counted(summary.shards, 'shard')}, "
-        f"{summary.total_bytes / 1e6:.1f} MB{ratio}" + (" (packed already)" if summary.already else ""),
-        f"  {stored}, kept as they were {summary.kept}, left out {summary.skipped}",
+        f"{summary.total_bytes / 1e6:.1f} MB{ratio}" + (" (already packed)" if summary.already else ""),
+        f"  {stored}, kept unchanged {summary.kept}, left out {summary.skipped}",
     ]
     if done.get("samples"):
         how = ", ".join(f"{what} {count}" for what, count in done["how"].items())

@@ -1,4 +1,4 @@
-"""``prepserver quarantine``: samples that are not tried again. They are files, so the command needs no daemon."""
+"""``prepserver quarantine``: lists and clears quarantined samples, which are files: it needs no daemon."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _show(arguments: argparse.Namespace) -> int:
     for column in ("sample", "path", "dataset", "pipeline", "since", "reason"):
         listed.add_column(column, overflow="fold")  # so that a path can be copied
     for entry in kept:
-        # As `Text`: brackets in a path are not markup.
+        # `Text`, so that brackets in a path are not markup.
         pipeline = f"{entry.pipeline[:12]} ({entry.ops})" if entry.pipeline else "all"
         cells = (str(entry.index), entry.path or "-", entry.dataset, pipeline, entry.time, entry.reason)
         listed.add_row(*map(Text, cells))
@@ -45,7 +45,9 @@ def quarantine(arguments: argparse.Namespace) -> int:
     if not chosen and arguments.clear_all:
         sys.stderr.write("no sample is quarantined\n")
     elif not chosen:
-        raise CommandError("no such sample is quarantined; without options this command lists them")
+        raise CommandError(
+            f"--clear {' '.join(arguments.clear)}: not quarantined; `prepserver quarantine` lists the samples that are"
+        )
     try:
         clear(folder, chosen)
     except OSError as e:

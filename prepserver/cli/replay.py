@@ -1,4 +1,4 @@
-"""``prepserver replay``: makes one row of a job again from the job's log, with the same bytes."""
+"""``prepserver replay``: remakes one row of a job, byte for byte, from the job's log."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ from prepserver.source import SourceError
 def replay(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if arguments.output.suffix not in (".png", ".npy"):
-        raise CommandError(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", USAGE)
+        raise CommandError(
+            f"-o {arguments.output}: must end with .png (a picture) or .npy (the row as it is stored)", USAGE
+        )
     try:
         load(arguments.plugins or ())
     except PluginError as e:
         raise CommandError(e, USAGE) from e
     found = open_log(arguments)
-    epoch, position = _place(found.trainings, arguments)
+    epoch, position = _place(found.begun(), arguments)
     try:
         rows = epoch.rows
         pipeline = Pipeline.from_wire(rows.pipeline, source_from_wire(rows.source).columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
-            raise CommandError(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
+            raise CommandError(f"--view {arguments.view}: the job has views 0 to {pipeline.views - 1} of each sample")
         column = _column(pipeline, arguments)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
@@ -62,7 +64,7 @@ def replay(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"prepserver replay: the row holds a replacement, for {reason}\n")
     logged = epoch.bad.get(position)
     if (logged is not None) != bool(row.replaced):
-        text = "a replacement, but the sample can be made now" if logged else "the sample itself"
+        text = "a replacement, but the sample is readable now" if logged else "the sample itself"
         raise CommandError(f"this row differs from the job's: the job got {text}")
     return OK
 
@@ -70,10 +72,10 @@ def replay(arguments: argparse.Namespace) -> int:
 def _column(pipeline: Pipeline, arguments: argparse.Namespace) -> str:
     kinds = {field.column: field.kind for field in pipeline.fields if field.column != INDEX}
     if arguments.field is not None and arguments.field not in kinds:
-        raise CommandError(f"--field {arguments.field}: a row has {', '.join(kinds)}", USAGE)
+        raise CommandError(f"--field {arguments.field}: a row has the columns {', '.join(kinds)}", USAGE)
     column = arguments.field or next(iter(kinds))
     if arguments.output.suffix == ".png" and not isinstance(kinds[column], Image | Mask):
-        raise CommandError(f"-o {arguments.output}: {column} is no picture: write it to a .npy file", USAGE)
+        raise CommandError(f"-o {arguments.output}: {column} is not a picture; write it to a .npy file", USAGE)
     return column
 
 
@@ -82,21 +84,22 @@ def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Ep
     keys = [key_of(training.stays[0].rows) for training in trainings]
     chosen = len(keys) - 1 - keys[::-1].index(keys[0]) if arguments.training is None else arguments.training
     if not 0 <= chosen < len(trainings):
-        raise CommandError(f"--training {chosen}: the log has {len(trainings)}, from 0", USAGE)
+        raise CommandError(f"--training {chosen}: the log has trainings 0 to {len(trainings) - 1}", USAGE)
     epochs = {parts[0].number: parts for parts in trainings[chosen].epochs}
     number = min(epochs, default=0) if arguments.epoch is None else arguments.epoch
     if number not in epochs:
-        raise CommandError(f"--epoch {number}: the log has {', '.join(map(str, epochs)) or 'none'}")
+        raise CommandError(f"--epoch {number}: the log has epochs {', '.join(map(str, epochs)) or '(none)'}")
     parts = [part for part in epochs[number] if arguments.rank < part.plan.world_size]
     if arguments.rank < 0 or not parts:
         most = max(part.plan.world_size for part in epochs[number])
-        raise CommandError(f"--rank {arguments.rank}: the job has {most} ranks")
+        raise CommandError(f"--rank {arguments.rank}: the job has ranks 0 to {most - 1}")
     batches = [(part, batch) for part in parts for batch in part.batches(arguments.rank)]
     if not 0 <= arguments.batch < len(batches):
-        raise CommandError(f"--batch {arguments.batch}: epoch {number} has {len(batches)} for rank {arguments.rank}")
+        known = f"batches 0 to {len(batches) - 1}" if batches else "no batch"
+        raise CommandError(f"--batch {arguments.batch}: epoch {number} has {known} for rank {arguments.rank}")
     epoch, batch = batches[arguments.batch]
     if not 0 <= arguments.row < batch.stop - batch.start:
-        raise CommandError(f"--row {arguments.row}: batch {arguments.batch} has {batch.stop - batch.start}")
+        raise CommandError(f"--row {arguments.row}: the batch has rows 0 to {batch.stop - batch.start - 1}")
     return epoch, batch.start + arguments.row
 
 
@@ -118,7 +121,7 @@ def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | No
 
 
 def picture(image: npt.NDArray[Any], pipeline: Pipeline) -> npt.NDArray[np.uint8]:
-    """An image as uint8 [H, W, C] for people: normalisation undone, floats scaled and clipped to 0..255."""
+    """An image as uint8 [H, W, C] to look at: normalisation undone, floats scaled and clipped to 0..255."""
     last = pipeline.ops[-1]
     if image.shape == pipeline.row.shape[-3:] and isinstance(last, ToLayout) and last.layout == "CHW":
         image = image.transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""``prepserver report`` and ``compare``: how a run of a job went, on a page to send to somebody, or beside another."""
+"""``prepserver report`` and ``compare``: a page about one run of a job, and a table that compares two."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compare(arguments: argparse.Namespace) -> int:
         (name, *(("-" if value is None else shown(name, value)) for value in values), _change(name, *values))
         for name, values in found["figures"].items()
     ], gives_way=""))  # fmt: skip
-    out.print(table("a row, ms of a worker", heads, [
+    out.print(table("worker ms per row", heads, [
         (name, *(figure(value, ".3f") for value in values), _change("ms", *values))
         for name, values in found["stages"].items()
     ], gives_way=""))  # fmt: skip
@@ -69,24 +69,26 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _run(name: str, arguments: argparse.Namespace) -> History:
-    """The run that a job's name (``JOB``, ``JOB~1`` for the run before) or a page means."""
+    """The run that `name` means: ``JOB``, ``JOB~1`` for the run before it, or a page of `report`."""
     try:
         if name.endswith(".html"):
             history = data_of(Path(name).read_text(encoding="utf-8"))
         else:
             job, back = re.fullmatch(r"(.*?)(?:~(\d+))?", name, re.DOTALL).groups()  # type: ignore[union-attr]
             if int(back or 0) >= RUNS_KEPT:
-                raise exits.CommandError(f"{name!r}: {RUNS_KEPT} runs of a job are kept, up to {job}~{RUNS_KEPT - 1}")
+                raise exits.CommandError(
+                    f"{name!r}: only {RUNS_KEPT} runs of a job are kept, up to {job}~{RUNS_KEPT - 1}"
+                )
             folder, uid = find_log(arguments, job)
             history = read(paths(path_of(folder, job, uid))[int(back or 0)])
     except FileNotFoundError as e:
-        raise exits.CommandError(f"nothing is kept of {name!r}: {e.filename} is not there") from e
+        raise exits.CommandError(f"there is no run {name!r}: {e.filename} does not exist") from e
     except PermissionError as e:
         raise exits.CommandError(f"{e.filename}: only the daemon's own user may read it", exits.NO_PERMISSION) from e
     except (OSError, ValueError) as e:
         raise exits.CommandError(f"{name}: {e}") from e
     if not history.by_images:
-        raise exits.CommandError(f"{name!r} has taken too few batches for a report; it takes some seconds")
+        raise exits.CommandError(f"{name!r} has taken too few batches for a report; try again in a few seconds")
     return history
 
 
@@ -95,7 +97,7 @@ def _beside(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _calls_apart(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The sources and ops that differ; of those of one kind only the parameters that do."""
+    """The sources and ops that differ; where both are of one kind, only the parameters that differ."""
     for name, key in (("source", "source"), ("pipeline", "op")):
         ours, theirs = ([each] if name == "source" else each or [] for each in (a.get(name), b.get(name)))
         kinds = [[call(each, key).partition("(")[0] for each in calls] for calls in (ours, theirs)]
@@ -118,7 +120,7 @@ def _change(name: str, a: float | None, b: float | None) -> str:
 
 
 def _stages(track: Track) -> dict[str, float]:
-    """Milliseconds of a worker for a row that the job took, by stage."""
+    """Worker milliseconds per row that the job took, by stage."""
     whole = joined(track.slices)
     images = whole.sums.get("images", 0.0)
     return {name: 1e3 * spent_s / images for name, spent_s in whole.named("stage ").items()} if images else {}

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: charts as inline SVG, light and dark, and the data for `compare`."""
+"""A run as one self-contained HTML page: charts as inline SVG, light and dark, and the data for `compare`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from prepserver.telemetry.history import History, Slice, Track, figures, gathere
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _FOOT = 940, 170, 58, 12, 22
 _COLOURS = 8
-_FINEST, _COARSEST_S = 300, 10.0
-"""Points of a chart at most; what is judged every ten seconds has no shorter ones."""
+_MOST_POINTS, _JUDGED_S = 300, 10.0
+"""Most points of a chart, and the shortest points of charts whose figures come every ten seconds."""
 _DATA = "prepserver-run"
-_KEPT = 720
+_EMBEDDED_SLICES = 720
 _LOOP = {"loading": "wait", "copying": "copy", "computing": "own"}
 
 Series = tuple[str, int, Callable[[Slice], float | None]]
@@ -41,8 +41,8 @@ def page(history: History) -> str:
             for each in others
         ),
         _configuration(run, first),
-        '<footer>Made by <code>prepserver report</code>. The training loop waits for rows (loading), '
-        "waits while rows are copied (copying), and all between two batches (computing).</footer>",
+        "<footer>Made by <code>prepserver report</code>. Loading: the training loop waits for rows. Copying: it waits "
+        "while rows are copied. Computing: everything else between two batches.</footer>",
         f'<script type="application/json" id="{_DATA}">{_embedded(history)}</script></body></html>\n',
     ]  # fmt: skip
     return "\n".join(parts)
@@ -56,13 +56,13 @@ def data_of(text: str) -> History:
     """
     found = re.search(rf'<script type="application/json" id="{_DATA}">(.*?)</script>', text, re.DOTALL)
     if found is None:
-        raise ValueError("this is no page of `prepserver report`")
+        raise ValueError("not a page of `prepserver report`")
     history = History()
     try:
         for line in json.loads(found[1]):
             history.take(line)
         if history.by_images:
-            page(history)  # it uses everything, so it fails if anything is of another type
+            page(history)  # uses all values, so it fails where one has a wrong type
     except Exception as e:
         raise ValueError("this page of `prepserver report` is damaged") from e
     return history
@@ -70,7 +70,7 @@ def data_of(text: str) -> History:
 
 def _embedded(history: History) -> str:
     short = History(history.run, [], {
-        name: Track(track.reads, gathered(track.slices, _KEPT), track.verdicts)
+        name: Track(track.reads, gathered(track.slices, _EMBEDDED_SLICES), track.verdicts)
         for name, track in history.tracks.items()
     })  # fmt: skip
     return json.dumps(list(short.lines()), separators=(",", ":")).replace("<", "\\u003c")
@@ -92,7 +92,7 @@ def _track(track: Track) -> str:
         if value is not None
     )
     stages, titles = list(whole.named("stage ")), list(whole.named("verdict "))
-    fine, coarse = gathered(track.slices, _FINEST), gathered(track.slices, _FINEST, _COARSEST_S)
+    fine, coarse = gathered(track.slices, _MOST_POINTS), gathered(track.slices, _MOST_POINTS, _JUDGED_S)
     lines: list[Series] = [
         ("workers busy", 0, lambda each: each.share("busy", "workers")),
         ("ring filled", 2, lambda each: each.share("ring", "ranks")),
@@ -101,7 +101,7 @@ def _track(track: Track) -> str:
     charts = [
         _chart("Images per second", fine, [("images/s", 0, lambda each: each.images_per_s)], None),
         _chart("The loop's time", fine, _parts(_LOOP, (4, 3, 2)), 1.0),
-        _chart("What the workers do for this job", coarse, _parts({name: f"stage {name}" for name in stages}), 1.0),
+        _chart("The workers' time for this job", coarse, _parts({name: f"stage {name}" for name in stages}), 1.0),
         _chart("Use", fine, [each for each in lines if any(each[2](s) is not None for s in fine)], 1.0, stack=False),
         _chart("Verdict", coarse, _parts({title: f"verdict {title}" for title in titles}), 1.0, height=70),
     ]
@@ -109,7 +109,7 @@ def _track(track: Track) -> str:
 
 
 def _parts(sums: Mapping[str, str], colours: Sequence[int] = range(_COLOURS)) -> list[Series]:
-    """Each of some sums of a slice as a part of them all, by name."""
+    """For each sum (name to key in a slice), its fraction of all of them."""
 
     def share(part: str) -> Callable[[Slice], float | None]:
         return lambda each: each.share(part, *sums.values())
@@ -146,7 +146,7 @@ def _chart(
     title: str, slices: Sequence[Slice], series: Sequence[Series], top: float | None, *, stack: bool = True,
     height: int = _HEIGHT,
 ) -> str:  # fmt: skip
-    """A chart over time: bars on each other, or lines."""
+    """A chart over time: stacked bars, or lines."""
     if not slices or not series:
         return ""
     start_s = slices[0].at_s
@@ -198,7 +198,7 @@ def _bars(slices: Sequence[Slice], values: Values, count: int, x: Scale, y: Scal
     for each, after, row in zip(slices, [*slices[1:], None], values, strict=True):
         end_s = each.at_s + each.span_s
         if after is not None and abs(after.at_s - end_s) < each.span_s / 2:
-            end_s = after.at_s  # rounded, and no pause
+            end_s = after.at_s  # times are rounded: this is no pause
         left, right, base = x(each.at_s), x(end_s), 0.0
         for path, value in zip(paths, row, strict=True):
             if value:
@@ -243,7 +243,7 @@ def _configuration(run: Mapping[str, Any], track: Track) -> str:
 
 
 def reads_of(track: Track) -> dict[str, str]:
-    """What a job reads, by name, as people write it."""
+    """What a job reads, by name, as a script writes it."""
     shown = dict(track.reads)
     shown["pipeline"] = ", ".join(call(each, "op") for each in shown.get("pipeline") or [])
     shown["source"] = call(shown.get("source") or {}, "source")
@@ -251,7 +251,7 @@ def reads_of(track: Track) -> dict[str, str]:
 
 
 def call(wire: Any, key: str) -> str:
-    """An op or a source in its wire form, as people write it."""
+    """An op or a source in its wire form, as a script writes it."""
     if isinstance(wire, Mapping) and key in wire:
         given = ", ".join(f"{name}={call(value, key)}" for name, value in wire.items() if name != key)
         return f"{wire[key]}({given})"
@@ -265,7 +265,7 @@ def _name(track: Track) -> str:
 
 
 def shown(name: str, value: float) -> str:
-    """A figure of `prepserver.telemetry.history.figures` for people."""
+    """A figure of `prepserver.telemetry.history.figures` with its unit."""
     return f"{value:,.0f}" if "images" in name else duration(value) if name == "duration" else percent(value)
 
 

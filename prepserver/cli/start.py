@@ -54,7 +54,7 @@ _CODES: dict[type[Exception], int] = {
     PluginsChanged: FAILED,
     OSError: FAILED,
 }
-"""Exit codes by what went wrong: the first one that fits counts."""
+"""Exit codes by exception; the first that matches counts."""
 
 
 def _start(arguments: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def _start(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if passed is not None:
         check_place(passed, place.attach_socket)
-    # With a terminal, SIGHUP means that the terminal is gone; without one, it makes the daemon read its settings again.
+    # With a terminal, SIGHUP means that the terminal is gone; without one, that the daemon reads its settings again.
     reread = None if os.isatty(0) and not arguments.daemon else lambda: load_settings(arguments.config, vars(arguments))
     serve = functools.partial(_serve, settings, place, Door(settings.socket_mode, group), passed, reread)
     if arguments.daemon:
@@ -83,7 +83,7 @@ def _group(name: str) -> int | None:
     try:
         return int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ConfigError(f"socket_group = {name!r}: there is no such group") from None
+        raise ConfigError(f"socket_group = {name!r}: this machine has no such group") from None
 
 
 def _serve(
@@ -108,7 +108,7 @@ def _serve(
 
 
 def _held_bytes(place: RuntimeDir) -> int:
-    """Memory that the running daemon gives back when it is replaced."""
+    """Memory that the running daemon frees when it is replaced."""
     try:
         memory = ask_status(str(place.path))["memory"]
     except AskError as e:
@@ -119,11 +119,11 @@ def _held_bytes(place: RuntimeDir) -> int:
 
 
 def _succeed(place: RuntimeDir) -> None:
-    """Ends the running daemon, whose jobs then come to this one, and locks its directory.
+    """Ends the running daemon, whose jobs then attach to this one, and locks its directory.
 
     Raises:
-        AskError: It does not leave, and goes on.
-        AlreadyRunning: It has not ended in time, or yet another daemon was quicker.
+        AskError: It refuses, and keeps running.
+        AlreadyRunning: It has not ended in time, or a third daemon was faster.
     """
     patience_s = END_SLACK_S
     try:
@@ -136,19 +136,23 @@ def _succeed(place: RuntimeDir) -> None:
 
 
 def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> int:
-    """Runs `serve` in a daemon process; in this one, returns when that is ready or has failed."""
+    """Runs `serve` in a daemon process; the calling process returns when that is ready or has failed."""
+    log_path = place.path / _DETACHED_LOG
+    out = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    before = os.fstat(out).st_size
     ready_read, ready_write = os.pipe()
     if os.fork() > 0:
         os.close(ready_write)
         if not os.read(ready_read, 1):  # end of file: the daemon ended before it was ready
-            raise CommandError(f"the daemon did not come up; see {place.path / _DETACHED_LOG}")
+            said = log_path.read_bytes()[before:].decode(errors="replace").rstrip()
+            why = said.rpartition("\n")[2].removeprefix("prepserver start: ") or "it ended without a word"
+            raise CommandError(f"the daemon did not start: {why} (see {log_path})")
         return OK
     os.setsid()
     if os.fork() > 0:
         os._exit(OK)
     os.close(ready_read)
     place.renew_pid()
-    out = os.open(place.path / _DETACHED_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, source in ((0, null), (1, out), (2, out)):
         os.dup2(source, fd)

@@ -1,4 +1,4 @@
-"""Where a daemon keeps its quarantine and the jobs' logs, which outlive it."""
+"""Finds the folder of a daemon's quarantine and jobs' logs, which outlive the daemon."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def state_dir_of(cache_dir: str, environ: Mapping[str, str]) -> Path:
 
 
 def find_state_dir(arguments: argparse.Namespace) -> Path:
-    """`arguments.cache_dir` if it is given, else the running daemon's, else the one that this user's would have.
+    """`arguments.cache_dir` if given, else the running daemon's folder, else the default for this user.
 
     Raises:
-        CommandError: The one that is given is missing.
+        CommandError: `arguments.cache_dir` does not exist.
     """
     if arguments.cache_dir is None:
         try:
@@ -33,5 +33,5 @@ def find_state_dir(arguments: argparse.Namespace) -> Path:
             return state_dir_of("", os.environ)
     found = state_dir_of(arguments.cache_dir, os.environ)
     if not found.is_dir():
-        raise CommandError(f"--cache-dir {arguments.cache_dir}: there is no such folder", USAGE)
+        raise CommandError(f"--cache-dir {arguments.cache_dir}: no such folder", USAGE)
     return found

@@ -1,4 +1,4 @@
-"""``prepserver status``: the daemon's state as tables for people or JSON for machines."""
+"""``prepserver status``: the daemon's state as tables or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepserver.cli.table import console, duration, figure, percent, print_json,
 from prepserver.config import format_bytes
 from prepserver.telemetry.logs import counted
 
-_HELD_UP = 0.1  # of its time: a remote worker is slower by as much
+_HELD_UP = 0.1  # a remote worker that waits for the network for this fraction of its time is worth a line
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
-    """The daemon's state as a line and tables."""
+    """The daemon's state as lines of text and tables."""
     memory = found["memory"]
     yield Text(
         f"prepserver {found['version']} (pid {found['pid']}) in {found['runtime_dir']}: {found['state']} for "
@@ -85,7 +85,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
         )  # fmt: skip
     if apart := [str(s["id"]) for s in found["streams"] if s.get("apart")]:
         yield Text(
-            f"streams {', '.join(apart)} are kept apart: their pipelines are too slow to share with other users' jobs"
+            f"streams {', '.join(apart)} are kept apart: their pipelines are too slow to share with jobs of other users"
         )
     if found.get("gpus"):
         yield table(
@@ -109,7 +109,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
 def _remote(found: dict[str, Any]) -> Iterator[RenderableType]:
     for engine in found.get("engines", []):
         if engine["state"] != "up":
-            yield Text(f"{engine['name']} is down, and its workers with it: {engine['why']}")
+            yield Text(f"{engine['name']} and its workers are down: {engine['why']}")
     if remote := [w for w in found["workers"] if w.get("host")]:
         yield table(
             "remote workers", ("n", "host", "sends", "held up"),
@@ -121,8 +121,8 @@ def _remote(found: dict[str, Any]) -> Iterator[RenderableType]:
         )  # fmt: skip
     if held := [w["number"] for w in remote if (w["held_fraction"] or 0.0) > _HELD_UP]:
         yield Text(
-            f"remote workers {', '.join(map(str, held))} wait for the network, which takes rows more slowly than they "
-            "make them: `prepserver doctor --engine ray` measures it"
+            f"remote workers {', '.join(map(str, held))} wait for the network, which is slower than they are: "
+            "`prepserver doctor --engine ray` measures it"
         )
     whys = {(each["stream"], each["why"]) for w in remote for each in w["cannot_read"]}
     for stream, why in sorted(whys):
@@ -133,7 +133,7 @@ def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
     if sandbox["mode"] == "off":
         return "sandbox: off"
     missing = f"; missing: {sandbox['missing']}" if sandbox["missing"] else ""
-    open_ = f"; but workers may read all files, for the datasets of streams {', '.join(map(str, everywhere))}"
+    open_ = f"; workers can read all files, because streams {', '.join(map(str, everywhere))} need it"
     return f"sandbox: {sandbox['parts']}{missing}{open_ if everywhere else ''}"
 
 
@@ -158,13 +158,13 @@ def _bytes_per_s(per_s: float | None) -> str:
 
 
 def verdicts(jobs: Iterable[dict[str, Any]]) -> Iterator[RenderableType]:
-    """Verdict, why and what next of each job; ranks of one run with one verdict share an entry."""
+    """Verdict, reason and next step for each job; ranks of one job with the same verdict share an entry."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for job in jobs:
         if job.get("verdict"):
             found.setdefault((job["name"], job["verdict"]["verdict"]), []).append(job)
     for (name, _), ranks in found.items():
-        # The rank that loses most speaks for the others.
+        # The figures are those of the rank that loses most.
         verdict = max((rank["verdict"] for rank in ranks), key=lambda each: float(each["lost_fraction"]))
         numbers = f" (ranks {', '.join(str(rank['rank']) for rank in ranks)})" if len(ranks) > 1 else ""
         lines = Table.grid(padding=(0, 1))
@@ -178,7 +178,7 @@ def verdicts(jobs: Iterable[dict[str, Any]]) -> Iterator[RenderableType]:
 
 
 def style_of(verdict: dict[str, Any]) -> str:
-    """The colour of a verdict; rich leaves it out where colours are not wanted."""
+    """The colour of a verdict; rich drops it where NO_COLOR or a pipe asks for none."""
     if verdict["kind"] == "not enough data":
         return "dim"
     return "green" if verdict["is_fine"] else "bold dark_orange3"

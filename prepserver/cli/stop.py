@@ -1,4 +1,4 @@
-"""``prepserver stop``: asks the daemon to end, and waits until it has ended."""
+"""``prepserver stop``: stops the daemon, and waits until it has ended."""
 
 from __future__ import annotations
 

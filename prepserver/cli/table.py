@@ -1,4 +1,4 @@
-"""What people read: figures, and tables as wide as the terminal, or as their contents if stdout is no terminal."""
+"""Output for humans: figures, and tables as wide as the terminal or, in a pipe, as their contents."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rich.text import Text
 from prepserver.telemetry.logs import printable
 
 _PIPE_WIDTH = 100_000
+_LEAST_CHARS = 7
 
 
 def console() -> Console:
-    """Writes to stdout; rich omits colours if NO_COLOR is set or stdout is no terminal."""
+    """Writes to stdout; rich omits colours if NO_COLOR is set or stdout is not a terminal."""
     is_terminal = sys.stdout.isatty()
     return Console(
         file=None if is_terminal else cast(IO[str], _Unpadded()), width=None if is_terminal else _PIPE_WIDTH,
@@ -27,7 +28,7 @@ def console() -> Console:
 
 
 class _Unpadded:
-    """stdout without the spaces with which rich fills lines: `grep`, `diff` and e-mails keep them."""
+    """stdout without the spaces with which rich pads lines, which `grep`, `diff` and e-mails would keep."""
 
     encoding = property(lambda _: sys.stdout.encoding)
 
@@ -39,29 +40,31 @@ class _Unpadded:
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """Writes a value to stdout, for machines."""
+    """Writes a value to stdout as JSON."""
     sys.stdout.write(json.dumps(value, indent=indent) + "\n")
     sys.stdout.flush()
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, gives_way: str) -> Table:
-    """One line per row; the column `gives_way` is shortened first if the terminal is too narrow."""
+    """One line per row; the column `gives_way` is shortened first if the terminal is too narrow, but not to nothing."""
     made = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
-    for column in columns:
-        made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis")
+    for place, column in enumerate(columns):
+        longest = max((len(str(row[place])) for row in rows), default=0)
+        least = min(_LEAST_CHARS, longest) if column == gives_way else None
+        made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis", min_width=least)
     for row in rows:
-        # Paths come from strangers: none may control the terminal.
+        # Names come from other users, and must not control the terminal.
         made.add_row(*(Text(printable(str(cell)), no_wrap=True, overflow="ellipsis") for cell in row))
     return made
 
 
 def figure(value: float | None, form: str = ".0f") -> str:
-    """A number in a format of Python's; a dash if it is not known."""
+    """A number in one of Python's formats; a dash if it is unknown."""
     return "-" if value is None else format(value, form)
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction in percent; a dash if it is not known."""
+    """A fraction in percent; a dash if it is unknown."""
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 

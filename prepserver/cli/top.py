@@ -1,4 +1,4 @@
-"""``prepserver top``: jobs, workers and GPUs on one screen, with what limits each job and what to do about it."""
+"""``prepserver top``: jobs, workers and GPUs on one screen, what limits each job, and what to do about it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from prepserver.config import format_bytes
 _SORTS = ("wait", "images/s", "lag", "job")
 _GLYPHS = "█▓▒░·"
 _COLOURS = ("cyan", "blue", "magenta", "yellow", "green")
-_NARROW, _SMALL = 100, 72  # columns; fewer have no room for all
+_NARROW, _SMALL = 100, 72  # terminals with fewer columns get fewer columns of the jobs' table
 _JOB_CHARS = 24
 _VERDICT_LINES = 8  # of one entry on a narrow terminal
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the user wants to see it."""
+    """What the screen shows besides the daemon's state."""
 
     sort: str = _SORTS[0]  # the column by which jobs are sorted, the highest first
     is_frozen: bool = False  # whether the screen stays as it is
-    gone: str = ""  # why there is no daemon any more; empty if there is one
+    gone: str = ""  # why the daemon does not answer; empty if it does
 
     def after(self, key: str) -> View | None:
         """The view after a key; None to quit."""
@@ -64,16 +64,16 @@ def top(arguments: argparse.Namespace) -> int:
 
 
 def _answers(runtime_dir: str | None, every_s: float | None) -> Iterator[dict[str, Any]]:
-    """The daemon's state: once, or every so many seconds until Ctrl-C."""
+    """The daemon's state: once, or every `every_s` until Ctrl-C."""
     yield ask_status(runtime_dir)
     if every_s is None:
         return
     ended = threading.Event()
 
     def end(number: int, _frame: object) -> None:
-        # No KeyboardInterrupt: one raised inside a callback or a finalizer is reported and ignored by Python.
+        # No KeyboardInterrupt: Python reports and ignores one that is raised in a callback or a finalizer.
         ended.set()
-        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
 
     signal.signal(signal.SIGINT, end)
     while not ended.wait(every_s):
@@ -114,20 +114,20 @@ def screen(found: dict[str, Any], width: int, height: int | None, view: View, *,
         room = max(1, min(room, left - (_VERDICT_LINES if said else 2)))
         said = said[: max(1, (left - room) // _VERDICT_LINES)]
     body: list[RenderableType] = [Text(f"q quit   s sort: {view.sort}   f freeze" if keys else "", "dim")]
-    body.append(_jobs(jobs[:room], width) if jobs else Text("no jobs: a PrepClient that attaches appears here"))
+    body.append(_jobs(jobs[:room], width) if jobs else Text("no jobs yet: each PrepClient that attaches appears here"))
     if len(jobs) > room:
         body.append(Text(f"... and {len(jobs) - room} more"))
     for each in said:
         body += [Text(""), each]
     if jobs and not said:
-        body += [Text(""), Text("Nothing limits the jobs but their own steps.", style="green")]
+        body += [Text(""), Text("Only their own training steps limit the jobs.", style="green")]
     return Group(*head, *body)
 
 
 def _head(found: dict[str, Any], view: View) -> RenderableType:
     text = Text(no_wrap=True, overflow="ellipsis")
     if view.gone:
-        text.append(f"{view.gone}; looking for it ... ", "bold red")
+        text.append(f"{view.gone}; retrying ... ", "bold red")
     elif view.is_frozen:
         text.append("FROZEN ", "bold dark_orange3")
     text.append(f"prepserver {found['version']}", "bold").append(
@@ -148,7 +148,7 @@ def _pool(found: dict[str, Any], width: int) -> RenderableType:
         lines.add_row("stages", _stage_bar(stages, bar), _legend(stages))
     if cores.get("busy") is not None:
         share = cores["busy"] / max(cores["usable"], 1e-9)
-        lines.add_row("cores", _bar(share, bar), f"{cores['busy']:.1f} of {cores['usable']:g} busy, with all programs")
+        lines.add_row("cores", _bar(share, bar), f"{cores['busy']:.1f} of {cores['usable']:g} busy, by all programs")
     share = memory["rings_bytes"] / max(memory["budget_bytes"], 1)
     sizes = f"{format_bytes(memory['rings_bytes'])} of {format_bytes(memory['budget_bytes'])}"
     lines.add_row("rings", _bar(share, bar), sizes)

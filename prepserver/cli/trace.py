@@ -1,4 +1,4 @@
-"""``prepserver trace``: what workers and jobs did in some seconds, for Perfetto."""
+"""``prepserver trace``: records a timeline of workers and jobs, for Perfetto."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def trace(arguments: argparse.Namespace) -> int:
     if not arguments.output.parent.is_dir():
         raise exits.CommandError(f"-o {arguments.output}: there is no folder {arguments.output.parent}", exits.USAGE)
     since_ns = time.monotonic_ns()
-    ask(arguments.runtime_dir, AskStatus())  # without a daemon there is nothing to wait for
+    ask(arguments.runtime_dir, AskStatus())  # fails now, and not after `seconds`, if no daemon runs
     time.sleep(arguments.seconds)
     found = ask(arguments.runtime_dir, AskStatus(since_ns))[0]
     if any("told" not in job for job in found["jobs"]):
         raise exits.CommandError(
-            f"the daemon is release {found['version']}, which notes less than a trace of {__version__} shows: use the "
-            "prepserver of its release, or start this one with --replace"
+            f"the daemon is release {found['version']}, which records less than a trace of {__version__} needs: use "
+            "prepserver of that release, or replace the daemon with `prepserver start --replace`"
         )
     chunks = [MadeChunk(*each) for each in found["chunks"]]
     made = Trace(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_REALTIME))
@@ -47,7 +47,7 @@ def trace(arguments: argparse.Namespace) -> int:
 
 
 def _job(trace: Trace, job: Mapping[str, Any], chunks: Sequence[MadeChunk]) -> Ways:
-    """The tracks of a job as the daemon knows it: what it was told, what it read, and what its loop did meanwhile."""
+    """The tracks of a job as the daemon sees it: rows announced to it, rows it read, what its loop did meanwhile."""
     pid, process, rank = int(job["pid"]), f"job {job['name']}", f"{job['name']} rank {job['rank']}"
     ways = Ways(trace, chunks, [Told(*each) for each in job["told"]])
     loop, read = trace.track(pid, process, f"{rank}: loop"), trace.track(pid, process, f"{rank}: rows")

@@ -1,4 +1,4 @@
-"""``prepserver tune``: what is tuned, as the user names it; then the sweep, and what comes of it."""
+"""``prepserver tune``: finds out what to tune, measures configurations, and recommends one."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from prepserver.tune.measure import Job, NotMeasured, Stopped, bench
 from prepserver.tune.points import Point, every, rates_of, recommended, search
 
 _ORDERS: dict[str, bool | str] = {"none": False, "cyclic": True, "full": "full"}
-_STEPS = 20  # of the user's step, to time it
-# Not both: a decoded cache does not care how the samples were stored.
+_STEPS = 20  # calls of the user's step, to time it
+# Not decoded and packed: a decoded cache does not depend on how the samples were stored.
 _FORMS = (("", False), ("encoded", False), ("decoded", False), ("", True))
 
 
 @contextlib.contextmanager
 def _without_verdicts() -> Iterator[None]:
-    """The client's, on each measurement, would be in the way."""
+    """Silences the verdicts that the client logs, one for each measurement."""
     log = logging.getLogger("prepclient")
     usual = log.level
     log.setLevel(logging.ERROR)
@@ -56,7 +56,7 @@ def tune(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     _check_files(arguments)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what the user's functions print is not the result
+        with contextlib.redirect_stdout(sys.stderr):  # the user's functions may print
             load(arguments.plugins or ())
             job = _job(arguments)
     except (PackError, SpecError, PluginError) as e:
@@ -81,7 +81,7 @@ def tune(arguments: argparse.Namespace) -> int:
         console().print(*show.shown(measured, chosen, job), sep="\n")
     try:
         if arguments.write is not None:
-            arguments.write.write_text(show.settings(chosen, job, measured))
+            arguments.write.write_text(show.settings(chosen, job, measured), encoding="utf-8")
         if arguments.plot is not None:
             show.plot(arguments.plot, rates_of(measured), chosen, job)
     except OSError as e:
@@ -90,11 +90,11 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Refuses files that cannot be written, which would otherwise be seen after minutes of measuring."""
+    """Refuses files that cannot be written before minutes of measuring, not after."""
     if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg"):
-        raise CommandError(f"--plot {arguments.plot}: .png or .svg", USAGE)
+        raise CommandError(f"--plot {arguments.plot}: must end with .png or .svg", USAGE)
     if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise CommandError("--plot: needs matplotlib: pip install 'prepserver[plot]'", USAGE)
+        raise CommandError("--plot needs matplotlib: pip install 'prepserver[plot]'", USAGE)
     for option, path in (("--plot", arguments.plot), ("--write", arguments.write)):
         if path is not None and not path.parent.is_dir():
             raise CommandError(f"{option} {path}: there is no folder {path.parent}", USAGE)
@@ -103,7 +103,7 @@ def _check_files(arguments: argparse.Namespace) -> None:
 def _sweep(
     steps: Iterator[Point], seen: list[tuple[Point, float]], job: Job, seconds: float, most: int
 ) -> dict[Point, str]:
-    """Measures the points, and says why some cannot be; q ends it early."""
+    """Measures the points until they end or q is pressed; returns why some could not be measured."""
     skipped: dict[Point, str] = {}
     out = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -117,7 +117,7 @@ def _sweep(
                     try:
                         rate = measured.images_per_s(point)
                     except NotMeasured as e:
-                        if not seen:  # the data as they are: no point can be measured
+                        if not seen:  # neither cached nor packed, so no point can be measured
                             raise CommandError(e) from e
                         skipped[point], rate = str(e), 0.0
                         out.print(f"not measured: {point}: {e}", markup=False, highlight=False)
@@ -130,12 +130,12 @@ def _sweep(
 def _job(arguments: argparse.Namespace) -> Job:
     """What is tuned: a running or finished job, a function that makes a client, or a source and ops."""
     if (arguments.what is None) == (arguments.job is None):
-        raise CommandError("needs what to tune: SCRIPT.py:FUNCTION, a SOURCE with --ops, or --job NAME", USAGE)
+        raise CommandError("name what to tune: SCRIPT.py:FUNCTION, a source with --ops, or --job NAME", USAGE)
     if arguments.job is not None:
         found, step_s = _of_log(arguments)
     else:
         made = _of_function(arguments.what)
-        found, step_s = (made, 0.0) if made is not None else (_of_words(arguments), 0.0)
+        found, step_s = made if made is not None else _of_source(arguments), 0.0
     if arguments.step is not None:
         step_s = _timed(arguments.step, found)
     elif arguments.step_ms is not None:
@@ -146,7 +146,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 
 def _of_log(arguments: argparse.Namespace) -> tuple[Job, float]:
-    stay = open_log(arguments).trainings[-1].stays[-1]
+    stay = open_log(arguments).begun()[-1].stays[-1]
     rows, attached = stay.rows, stay.attached
     source = source_from_wire(rows.source)
     pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
@@ -156,14 +156,14 @@ def _of_log(arguments: argparse.Namespace) -> tuple[Job, float]:
         jobs = []
     own_s = [job["own_s"] / job["batches"] for job in jobs if job["name"] == arguments.job and job["batches"] > 1]
     if not own_s and arguments.step_ms is None and arguments.step is None:
-        raise CommandError(f"--job {arguments.job}: it does not run, so its step is not known: say --step-ms", USAGE)
+        raise CommandError(f"--job {arguments.job} does not run now, so its step is unknown: add --step-ms", USAGE)
     batch_size = attached.batch_size * attached.world_size
     found = Job(source, tuple(pipeline.ops), batch_size, pipeline.views, _ORDERS[rows.shuffle])
     return found, max(own_s, default=0.0)
 
 
 def _of_function(what: str) -> Job | None:
-    """The client that a function of the user's makes; None if the text names no function."""
+    """The job of the client that the user's function returns; None if the text does not name a function."""
     if "(" in what or ":" not in what or "://" in what:
         return None
     from prepclient import PrepClient
@@ -178,8 +178,10 @@ def _of_function(what: str) -> Job | None:
 
 
 def _function(what: str) -> Callable[..., Any]:
-    """``SCRIPT.py:FUNCTION`` or ``module:function``; the module is run, as by an import."""
+    """The function ``SCRIPT.py:FUNCTION`` or ``module:function``; imports its module."""
     place, _, name = what.rpartition(":")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise CommandError(f"{what}: {place} does not exist", USAGE)
     sys.path.insert(0, str(Path(place).resolve().parent) if place.endswith(".py") else "")
     try:
         if place.endswith(".py"):
@@ -191,17 +193,21 @@ def _function(what: str) -> Callable[..., Any]:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(place)
-        found = getattr(module, name)
-    except (OSError, ImportError, AttributeError) as e:
-        raise CommandError(f"{what}: {getattr(e, 'strerror', None) or e}", USAGE) from e
+    except ImportError as e:
+        raise CommandError(f"{what}: {e}", USAGE) from e
+    found = getattr(module, name, None)
     if not callable(found):
-        raise CommandError(f"{what} is no function", USAGE)
+        raise CommandError(f"{what}: {place} has no function {name}", USAGE)
     return found  # type: ignore[no-any-return]
 
 
-def _of_words(arguments: argparse.Namespace) -> Job:
+def _of_source(arguments: argparse.Namespace) -> Job:
+    if arguments.what.endswith(".py"):
+        raise CommandError(
+            f"{arguments.what}: name its function that returns a PrepClient, {arguments.what}:NAME", USAGE
+        )
     if arguments.ops is None:
-        raise CommandError("needs --ops, such as --ops 'RandomResizedCrop(224), RandomHorizontalFlip()'", USAGE)
+        raise CommandError("add --ops, such as --ops 'RandomResizedCrop(224), RandomHorizontalFlip()'", USAGE)
     source = source_from(arguments.what)
     if source is None:
         source = ImageFolder(str(Path(arguments.what).expanduser().absolute()))
@@ -214,16 +220,19 @@ def _timed(what: str, job: Job) -> float:
     """Seconds of the user's step on a batch of this job, in this process."""
     import torch
 
-    from prepclient import PrepClient
+    from prepclient import PrepClient, PrepClientError
 
     step = _function(what)
-    with PrepClient(
-        job.source, job.ops, views=job.views, batch_size=job.batch_size, inline=True, plugins=job.plugins,
-        on_error="skip",
-    ) as train:  # fmt: skip
-        batch = next(iter(train))
+    try:
+        with PrepClient(
+            job.source, job.ops, views=job.views, batch_size=job.batch_size, inline=True, plugins=job.plugins,
+            on_error="skip",
+        ) as train:  # fmt: skip
+            batch = next(iter(train))
+    except PrepClientError as e:
+        raise CommandError(e) from e
     spent_s = math.inf
-    for _ in range(_STEPS):  # the shortest, for the first ones compile
+    for _ in range(_STEPS):  # the shortest counts, because the first steps compile
         began_s = time.monotonic()
         step(batch)
         if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What `prepserver --version` says: release, commit, which kernels run, and the codecs."""
+"""`prepserver --version`: release, commit, kernels and codecs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMIT = _PACKAGE / "_commit.txt"  # hatch_build.py puts it into wheels
 
 
 class VersionAction(argparse.Action):
-    """Prints it and exits: argparse's own action wants the text before anybody asks, and this one imports torch."""
+    """Prints the version and exits. argparse's own action needs the text beforehand, and making it imports torch."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
@@ -30,7 +30,7 @@ class VersionAction(argparse.Action):
 
 
 def text() -> str:
-    """One line each for the release, the kernels with the libjpeg that they use, and the packages that decode."""
+    """One line each for the release, the kernels with their libjpeg, and the packages that decode."""
     from prepserver.transform import native
 
     path, why = native.path()
@@ -43,7 +43,7 @@ def text() -> str:
 
 
 def commit() -> str:
-    """The commit that this was built from, or of the checkout; a plus sign follows if files were changed since."""
+    """The commit of the build or of the checkout, with a plus sign if files have changed since."""
     if _COMMIT.exists():
         return _COMMIT.read_text().strip()
     if not (_PACKAGE.parent / ".git").exists():

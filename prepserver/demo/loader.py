@@ -1,7 +1,7 @@
-"""The data side of a job without prepserver: torch's DataLoader with Pillow, as most training scripts have it.
+"""The data side of a job without prepserver: torch's DataLoader with Pillow, as in most training scripts.
 
-Both phases read the same encoded bytes: the samples come from the daemon's listing. Crops are drawn as torchvision's
-RandomResizedCrop draws them; ``resize(box=)`` crops and resizes in one step.
+Both phases read the same encoded bytes, by the same listing. Crops are drawn as torchvision's RandomResizedCrop draws
+them; ``resize(box=)`` crops and resizes in one step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         sample = self._source.read(index)
-        assert isinstance(sample["image"], bytes)  # what files and synthetic photos are
+        assert isinstance(sample["image"], bytes)  # so are files and synthetic photos
         try:
             image = Image.open(io.BytesIO(sample["image"])).convert("RGB")
         except Exception as e:

@@ -24,7 +24,7 @@ Look = Callable[[list[TrainingJob], float, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What one job reached: rate in images/s, seconds to its first batch, last loss."""
+    """Results of one job: images/s, seconds to its first batch, last loss."""
 
     images_per_s: float
     first_batch_s: float
@@ -35,9 +35,9 @@ class JobFigures:
 class PhaseFigures:
     """The result of a phase."""
 
-    jobs: list[JobFigures]  # in order
+    jobs: list[JobFigures]
     device: str  # where they trained
-    window_s: float  # length of the measured time
+    window_s: float  # duration of the measurement
     cpu_s_per_image: float  # CPU time of jobs, workers and daemon for each image that reached a training loop
     sharing_factor: float  # images delivered per image made: counted by the daemon, 1 without one
 
@@ -46,7 +46,7 @@ def run_phase(configs: list[dict[str, Any]], scratch: Path, server: DemoServer |
     """Runs a job for each of `configs` (see `prepserver.demo.train`) and measures for `MEASURED_S`.
 
     Raises:
-        DemoFailure: A job ends, or does not begin.
+        DemoFailure: A job ends, or does not start.
     """
     with training_jobs(configs, scratch) as jobs:
         phase = _Phase(jobs, server, look)
@@ -58,11 +58,11 @@ def run_phase(configs: list[dict[str, Any]], scratch: Path, server: DemoServer |
         start = phase.now()
         phase.pause(MEASURED_S)
         stop = phase.now()
-        phase.pause(_LOOK_S)  # for the reports about the end of the window
+        phase.pause(_LOOK_S)  # for the reports about the end of the measurement
     window_s, cpu_s, made, delivered = (b - a for a, b in zip(start, stop, strict=True))
     images = [j.images_between(start.at_s, stop.at_s) for j in jobs]
     if not sum(images):
-        raise DemoFailure(f"no job got a batch in {window_s:.0f} s; see `prepserver demo --help`")
+        raise DemoFailure(f"no job got a batch within {window_s:.0f} s: this machine is too slow or too busy")
     figures = [
         JobFigures(n / window_s, j.reports[-1].first_batch_s, j.reports[-1].loss)
         for n, j in zip(images, jobs, strict=True)
@@ -107,7 +107,7 @@ class _Phase:
 
     def pause(self, seconds: float) -> None:
         end_s = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "go on")
+        self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "continue")
 
     def now(self) -> _Now:
         pids = [j.process.pid for j in self.jobs] + ([self.server.pid] if self.server else [])

@@ -29,7 +29,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class DemoFailure(RuntimeError):
-    """The demo cannot go on; the text says why."""
+    """The demo cannot continue; the text says why."""
 
 
 class Report(NamedTuple):
@@ -154,7 +154,7 @@ def running_server(scratch: Path, more: Sequence[str], env: Mapping[str, str] | 
     """A daemon with its files in `scratch`, and `more` arguments for its command line.
 
     Raises:
-        DemoFailure: It does not come up; the text has the end of its log.
+        DemoFailure: It does not start; the text has the end of its log.
     """
     runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
     arguments = [
@@ -166,7 +166,7 @@ def running_server(scratch: Path, more: Sequence[str], env: Mapping[str, str] | 
     try:
         while not _listens(runtime_dir / ATTACH_SOCKET):
             if process.poll() is not None or time.monotonic() > began_s + _START_S:
-                raise DemoFailure(f"the daemon did not come up: {_tail(log_path)}")
+                raise DemoFailure(f"the daemon did not start: {_tail(log_path)}")
             time.sleep(0.02)
         yield DemoServer(process.pid, runtime_dir / ATTACH_SOCKET, time.monotonic() - began_s)
     finally:
@@ -197,7 +197,7 @@ def tree_cpu_s(roots: Iterable[int]) -> float:
 
 def _start(module: str, arguments: list[str], log_path: Path, **pipes: Any) -> subprocess.Popen[bytes]:
     with log_path.open("wb") as log:
-        # In a session of its own: Ctrl-C reaches only the demo, which then ends its children.
+        # In another session, so that Ctrl-C reaches only the demo, which then ends its children.
         pipes = {"stdout": log, "stderr": log, **pipes}
         return subprocess.Popen([sys.executable, "-m", module, *arguments], start_new_session=True, **pipes)
 

@@ -27,7 +27,7 @@ _SYNTHETIC_CLASSES = 10
 
 
 class Plan(NamedTuple):
-    """What is run: training jobs, workers of the daemon and of each DataLoader."""
+    """Numbers of training jobs, of the daemon's workers, and of the workers of each DataLoader."""
 
     jobs: int
     workers: int
@@ -40,7 +40,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     The DataLoaders together get as many processes as the daemon has, rounded up to the same number for each.
     """
     display = Display()
-    # Like Ctrl-C: ends everything that the demo started, and removes its directory.
+    # As Ctrl-C: ends everything that the demo started, and removes its folder.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         workers = parse_workers(arguments.workers, "--workers") or auto_workers()
@@ -92,8 +92,8 @@ def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_
 
 def _notes(plan: Plan, shared: PhaseFigures, start_s: float, took_s: float) -> list[str]:
     note = (
-        "The network is tiny, so that data is the bottleneck: a large network hides the difference in images/s, "
-        "but not the one in CPU time."
+        "The network is tiny, so that data is the bottleneck: a large one would hide the difference in images/s, "
+        "but not in CPU time."
     )
     if shared.device == "cpu":
         note += " No GPU was found: the network trains on the same CPUs, on every fourth pixel."

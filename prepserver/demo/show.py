@@ -1,4 +1,4 @@
-"""What the demo shows: a live table on a terminal, a line every few seconds elsewhere, and the result."""
+"""Shows the demo's progress, as a live table on a terminal and else as a line every few seconds, and its result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Display:
         self._live = None
 
     def look(self, jobs: Sequence[TrainingJob], age_s: float, sharing_factor: float | None) -> None:
-        """Shows how the jobs are doing."""
+        """Shows the progress of the jobs."""
         caption = f"{age_s:.0f} s"
         if sharing_factor is not None:
             caption += f", {sharing_factor:.2f} images delivered per image made"

@@ -1,10 +1,9 @@
 """One training job of the demo: ``python -m prepserver.demo.train``, started by `prepserver.demo.processes`.
 
-A real training loop over a small convolutional network. The two phases differ only in where its batches come from.
-This is the only module of the server's package that uses the client, because it plays the user's script.
+A real training loop over a small convolutional network. The two phases differ only in where the batches come from.
 
-Stdin brings a line of JSON (see `main`), then ``go``; anything after that, including the end of stdin, ends the job.
-Stdout brings lines of JSON: the device when the job is ready, then reports, and the reason if it fails.
+It reads a line of JSON from stdin (see `main`), then ``go``; anything after that, including the end of stdin, ends it.
+It writes lines of JSON to stdout: the device when the job is ready, then reports, and the reason if it fails.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from torch import nn
 
 _REPORT_S = 0.2
 _EVERY_PIXEL_CPU = 4
-"""On a CPU the network looks at every fourth pixel of every fourth line: training must not be the bottleneck,
-as it is not beside a GPU."""
+"""On a CPU the network sees every fourth pixel of every fourth line, so that training is not the bottleneck, as it is
+not on a GPU either."""
 
 
 def main() -> None:
@@ -42,13 +41,13 @@ def main() -> None:
         nn.Linear(32, config["classes"]),
     ).to(device)
     if config["kind"] == "shared":
-        __import__("prepclient")  # before the clock runs, as DataLoader was
+        __import__("prepclient")  # before the clock starts, like DataLoader
     _say({"device": device.type})
     if sys.stdin.readline().strip() == "go":
         try:
             _train(model, config, device)
         except Exception as e:
-            # The last line: DataLoader puts the traceback of its process before it.
+            # The last line, after the traceback that DataLoader includes.
             _say({"failed": str(e).strip().rpartition("\n")[2] or type(e).__name__})
             raise
 
@@ -70,7 +69,7 @@ def _train(model: nn.Module, config: dict[str, Any], device: torch.device) -> No
         if now_s - report_s >= _REPORT_S:
             report_s = now_s
             _say({"at_s": now_s, "images": images_seen, "loss": float(loss), "first_batch_s": first_s})
-        # Asked between batches: a thread that waits on stdin would hold its lock when DataLoader forks.
+        # Polled between batches: a thread that reads stdin would hold a lock while DataLoader forks.
         if select.select([sys.stdin], [], [], 0)[0]:
             return
 

@@ -1,12 +1,12 @@
-"""``prepserver pack`` writes packed datasets: samples of any source go into a few large files, their JPEGs indexed.
+"""``prepserver pack`` writes packed datasets: the samples of any source in a few large files, with indexed JPEGs.
 
-`expression` reads a source as Python writes it; `run` plans, resumes and writes; `crew` keeps the processes that
-transcode; `transcode` does one image. `prepserver.source.readers.packed` reads the datasets.
+`expression` parses a source in Python's notation; `run` plans, resumes and writes; `crew` runs the processes that
+transcode; `transcode` converts one image. `prepserver.source.readers.packed` reads the datasets.
 """
 
 
 class PackError(Exception):
-    """Packing cannot begin or go on; the text says what to do. With `usage`, the arguments are wrong."""
+    """Packing cannot start or continue; the text says what to do. With `usage`, the arguments are wrong."""
 
     def __init__(self, reason: str, usage: bool = False) -> None:
         super().__init__(reason)

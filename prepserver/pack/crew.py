@@ -1,8 +1,8 @@
 """The processes that read and transcode samples, and the order of their answers.
 
-They are forked, so they share the open source. Each talks over a socket pair: the eight-byte number of a sample goes
-out, a record comes back. A process that dies is replaced, and the sample that it had in hand is reported bad. A process
-whose parent dies sees its socket close, and ends.
+They are forked, so they share the open source. Each has a socket pair: it receives the eight-byte number of a sample
+and sends back a record. A process that dies is replaced, and the sample that it had in hand is reported as bad. A
+process whose parent dies sees its socket close, and ends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from prepserver.pack.transcode import Transcoded
 
 _TASK = struct.Struct("<Q")
-# Sample, whether it could be had, bytes read, bytes of the text, bytes of the record.
+# Sample, whether there is a record, bytes read, bytes of the text, bytes of the record.
 _ANSWER = struct.Struct("<Q?QII")
 _AHEAD = 2
-"""Samples that a process has at a time, so that it never waits for the next one."""
+"""Samples queued per process, so that it never waits for the next one."""
 _WINDOW = 16
 """Results per process that may wait for an earlier, slower sample."""
 
@@ -37,11 +37,11 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a sample."""
+    """The result for one sample."""
 
     sample: int  # its number
     ok: bool  # whether there is a record
-    read_bytes: int  # of its file
+    read_bytes: int  # bytes read for it
     text: str  # `Transcoded.how`, or why there is no record
     record: bytes
 
@@ -121,7 +121,7 @@ class Crew:
         return Answer(sample, ok, read_bytes, text, record)
 
     def _replace(self, hand: _Hand) -> Answer | None:
-        """Replace a process that died. Samples are taken in turn, so the first that it had killed it, if it had any."""
+        """Replace a process that died. It takes samples in turn, so its first one killed it, if it had any."""
         self._selector.unregister(hand.sock)
         hand.sock.close()
         self._hands.remove(hand)
@@ -140,7 +140,7 @@ class Crew:
             self._selector.unregister(hand.sock)
             hand.sock.close()
         for hand in self._hands:
-            # It may be busy with a large image that nobody needs any more.
+            # It may be busy with a large image, which is no longer needed.
             os.kill(hand.pid, signal.SIGKILL)
             os.waitpid(hand.pid, 0)
         self._hands.clear()
@@ -149,14 +149,14 @@ class Crew:
 
 def _give(hand: _Hand, sample: int) -> None:
     hand.given.append(sample)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died; reading its socket will show that
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died, which `_take` notices
         hand.sock.sendall(_TASK.pack(sample))
 
 
 def _serve(work: Work, sock: socket.socket, others: list[socket.socket]) -> None:
     status = 70  # sysexits.h: EX_SOFTWARE
     try:
-        # Ctrl-C is for the parent: a file whose process it killed would count as damaged.
+        # Keeps Ctrl-C from this process: the file in hand would count as damaged.
         os.setpgid(0, 0)
         for other in others:
             other.close()
@@ -172,7 +172,7 @@ def _serve(work: Work, sock: socket.socket, others: list[socket.socket]) -> None
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         status = 0
-    except BaseException:  # noqa: BLE001 -- the parent's code must not run in this process, whatever happens
+    except BaseException:  # noqa: BLE001 -- the parent's code must never run in this process
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -1,4 +1,4 @@
-"""A source, or a list of ops, on the command line, as a training script writes it.
+"""Parses a source, or a list of ops, that the command line gives in Python's notation.
 
 ``Take(ImageFolder("/data/train"), 1000)`` is parsed and never evaluated: the text can call sources, ops and kinds with
 plain values, and nothing else.
@@ -22,20 +22,20 @@ _MAX_CHARS = 64 << 10
 
 
 def source_from(text: str) -> SourceSpec | None:
-    """Return the source that a text describes; None if the text calls no source, so that it is a path.
+    """Return the source that a text describes; None if the text is not a call, and so a path.
 
     Raises:
-        PackError: It calls something else than a source, or a source with something else than sources and plain values.
+        PackError: It calls anything but a source, or has arguments other than sources and plain values.
         SpecError: A source refuses a parameter.
     """
     name = text.partition("(")[0]
     if not text.endswith(")") or not name.isidentifier() or (name not in SOURCES and os.path.exists(text)):
         return None
     if name not in SOURCES:
-        raise PackError(f"{text[:200]}: {name} is no source; there are {', '.join(SOURCES)}", usage=True)
+        raise PackError(f"{text[:200]}: {name} is not a source; sources are {', '.join(SOURCES)}", usage=True)
     source = _parsed(text)
     if not isinstance(source, SourceSpec):
-        raise PackError(f"{text[:200]}: is no source", usage=True)
+        raise PackError(f"{text[:200]} is not a source", usage=True)
     return source
 
 
@@ -43,18 +43,18 @@ def ops_from(text: str) -> list[Op]:
     """Return the ops that a text lists, such as ``[RandomResizedCrop(224), RandomHorizontalFlip()]``.
 
     Raises:
-        PackError: It calls something else than ops.
+        PackError: It is not a list of ops.
         SpecError: An op refuses a parameter.
     """
     ops = _parsed(text if text.startswith("[") else f"[{text}]")
     if not isinstance(ops, list) or not all(isinstance(op, Op) for op in ops):
-        raise PackError(f"{text[:200]}: no list of ops, such as [RandomResizedCrop(224)]", usage=True)
+        raise PackError(f"{text[:200]} is not a list of ops, such as [RandomResizedCrop(224)]", usage=True)
     return ops
 
 
 def _parsed(text: str) -> Any:
     if len(text) > _MAX_CHARS:
-        raise PackError(f"{text[:80]}...: has {len(text)} characters, more than {_MAX_CHARS}", usage=True)
+        raise PackError(f"{text[:80]}... has {len(text)} characters, more than {_MAX_CHARS}", usage=True)
     try:
         return _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
@@ -73,7 +73,7 @@ def _value(node: ast.expr) -> Any:
             return KINDS[name](*map(_value, node.args), **{str(each.arg): _value(each.value) for each in node.keywords})
         case ast.Call(func=ast.Name(id=name)):
             near = difflib.get_close_matches(name, [*OPS, *SOURCES], 1)
-            raise ValueError(f"there is no op or source {name}{f'; is it {near[0]}?' if near else ''}")
+            raise ValueError(f"there is no op or source {name}{f'; did you mean {near[0]}?' if near else ''}")
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.List(elts=items) | ast.Tuple(elts=items):
@@ -82,5 +82,5 @@ def _value(node: ast.expr) -> Any:
             try:
                 return ast.literal_eval(node)
             except ValueError:
-                what = "neither a number, a text in quotes or a list, nor a call such as RandomHorizontalFlip()"
-                raise ValueError(f"{ast.unparse(node)} is {what}") from None
+                what = "a number, a text in quotes, a list, or a call such as RandomHorizontalFlip()"
+                raise ValueError(f"{ast.unparse(node)} must be {what}") from None

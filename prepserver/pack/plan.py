@@ -1,6 +1,6 @@
-"""What is packed, how, and where: written down first, so that a later run can go on or say why it cannot.
+"""The plan of a packed dataset, written first, so that a later run can continue or say why it cannot.
 
-The folder belongs to the packer: empty or new at first, and nothing in it is ever overwritten.
+The folder belongs to the packer: it is empty or new at first, and nothing in it is ever overwritten.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ class Workplace:
             folder.mkdir(parents=True, exist_ok=True)
             names = os.listdir(folder)
             if names and PLAN_NAME not in names:
-                raise PackError(f"{folder} is not empty and holds no packed dataset; name a new folder", usage=True)
+                raise PackError(f"{folder} is neither empty nor a packed dataset; name a new folder", usage=True)
             # The lock belongs to this process, not to the file, so the crew, forked later, does not hold it.
             self._file = os.open(self._plan_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileExistsError as error:
+            raise PackError(f"{folder} is not a folder; name a new one", usage=True) from error
         except OSError as error:
             raise PackError(f"cannot pack into {folder}: {error.strerror}") from error
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._file)
-            raise PackError(f"another process packs into {folder} now") from error
+            raise PackError(f"another process is packing into {folder}") from error
 
     def settle(self, plan: Mapping[str, object]) -> None:
         """Write down the plan, which holds values for JSON, or compare it with that of an earlier run.
@@ -58,7 +60,7 @@ class Workplace:
         try:
             found = json.loads(text) if text else None
         except ValueError:
-            found = None  # killed while it wrote the plan, so nothing else is written yet
+            found = None  # that run was killed while it wrote the plan, and has written nothing else
         if found is None:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, json.dumps(wanted, indent=1).encode(), 0)
@@ -72,8 +74,8 @@ class Workplace:
         if different:
             what = ", ".join(f"{name} was {_shown(found.get(name))}, is {_shown(wanted[name])}" for name in different)
             raise PackError(
-                f"{self.folder} was begun with another source or other options: {what}. Use the same to go on, or a "
-                "new folder",
+                f"{self.folder} was begun with another source or other options: {what}. Use the same ones to continue, "
+                "or a new folder",
                 usage=True,
             )
 

@@ -1,4 +1,4 @@
-"""Reports how packing goes, on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Reports the progress of packing on stderr: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 
 
 class Report:
-    """Prints lines: what must be read, and every so many seconds how far packing is; never by default."""
+    """Prints notes and, every `every_s`, the progress; no progress by default."""
 
     def __init__(self, every_s: float = math.inf) -> None:
         self._every_s = every_s
@@ -21,7 +21,7 @@ class Report:
         sys.stderr.write(f"{text}\n")
 
     def begin(self, total: int, done: int) -> None:
-        """Note that transcoding begins, with `done` of `total` samples there from earlier runs."""
+        """Note that transcoding begins; `done` of `total` samples are from earlier runs."""
         self._total, self._first, self._done = total, done, done
         self._begun_s = self._shown_s = time.monotonic()
 
@@ -38,11 +38,11 @@ class Report:
         self.say(f"packed {self._done} of {self._total}, {rate:.0f} images/s, {left}")
 
     def end(self) -> None:
-        """Note that nothing more comes."""
+        """Note that packing has ended."""
 
 
 class _Bar(Report):
-    """A bar with rate and time left."""
+    """A progress bar with rate and remaining time."""
 
     def __init__(self) -> None:
         super().__init__(every_s=0.1)

@@ -1,7 +1,7 @@
-"""Packing a dataset from beginning to end, or from where an earlier run was stopped.
+"""Packs a dataset, from the beginning or from where an earlier run was stopped.
 
-The steps: lock the folder, list the source, agree on the plan, read what is there, transcode the rest in order, write
-the index. If a run is killed between any two steps, or within one, the next run goes on.
+The steps: lock the folder, list the source, check the plan, read the records that exist, transcode the rest in order,
+write the index. If a run is killed at any moment, the next run continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, column
 
 _SETTINGS = ("transcoder", "segment_mcus", "quality", "max_side", "form", "pixels", "side")
 _NAMED_AT_MOST = 20
-"""Skipped files, and damaged files, of this run that are named one by one."""
+"""At most this many skipped files, and as many damaged ones, are named in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +67,26 @@ class Summary:
     settings: dict[str, Any]
     this_run: dict[str, Any]  # what this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind
     use: str  # the source that serves all of its columns, as Python writes it
-    already: bool = False  # the dataset was there; nothing was done
-    columns: tuple[str, ...] = ()  # columns of each sample in shards but the first
+    already: bool = False  # the dataset was already packed; nothing was done
+    columns: tuple[str, ...] = ()  # columns of each sample in shards, except the first
     pixels: int = 0  # samples that are stored as pixels
 
 
 def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Summary:
-    """Pack a dataset into a folder: new, empty, or of an earlier run with the same source and options.
+    """Pack a dataset into a folder: new, empty, or from an earlier run with the same source and options.
 
     Raises:
-        PackError: Packing cannot begin or go on; what is done stays.
+        PackError: Packing cannot start or continue; finished work stays.
     """
     _check(spec, options)
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()
     except BrokenContainerError as error:
-        raise PackError(f"the source's listing {error.path} is damaged: run the same command to go on") from error
-    except SampleError as error:  # when the index asks for its label: it has changed since it was packed
+        raise PackError(
+            f"the source's listing {error.path} is damaged: run the same command again to continue"
+        ) from error
+    except SampleError as error:  # while its label was read for the index: it has changed since it was packed
         raise PackError(f"{spec.place}: {error.reason}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -92,7 +94,7 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
                 f"no space left for {folder}; what is packed so far is safe. Make room and run the same command again"
             ) from error
         raise PackError(
-            f"cannot write to {folder}: {error.strerror or error}; run the same command to go on"
+            f"cannot write to {folder}: {error.strerror or error}; run the same command again to continue"
         ) from error
     finally:
         place.close()
@@ -117,7 +119,7 @@ class _Packing:
                 index = open_index(path)
                 index.check()
                 summary = replace(_summary_of(folder, index.meta), already=True)
-            except (SourceError, BrokenContainerError):  # or of an older release: it is rebuilt from the shards
+            except (SourceError, BrokenContainerError):  # or from an older release: rebuild it from the shards
                 path.unlink()
                 continue
             shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
@@ -127,10 +129,10 @@ class _Packing:
         try:
             first = writer.table.done
             if first:
-                self._report.say(f"{first} of {len(source)} samples are packed already; going on")
+                self._report.say(f"continuing: {first} of {len(source)} samples are already packed")
             self._transcode_all(source, writer)
             if not writer.table.samples:
-                raise PackError("not one sample could be read; nothing to pack")
+                raise PackError("no sample could be read, so there is nothing to pack")
             writer.finish()
         finally:
             writer.close()
@@ -159,7 +161,7 @@ class _Packing:
 
     def _listed(self) -> Source:
         try:
-            # An earlier run may have left it. A sample must not be skipped because its listing is damaged.
+            # Checks the listing of an earlier run: damage in it must not count as bad samples.
             IndexCache(self._place.folder / LISTING_NAME).check()
             index = build_index(self._spec, self._place.folder / LISTING_NAME)
             plan = {
@@ -218,18 +220,18 @@ class _Packing:
         return skipped_record(answer.sample, answer.text)
 
     def _name(self, source: Source, answer: Answer, what: str) -> None:
-        """Say what became of a skipped or damaged file; only the first ones are named."""
+        """Report a skipped or damaged file; only the first ones are named."""
         self._named[what] += 1
         if self._named[what] <= _NAMED_AT_MOST:
-            more = "; further ones are only counted" if self._named[what] == _NAMED_AT_MOST else ""
+            more = "; others are only counted" if self._named[what] == _NAMED_AT_MOST else ""
             why = answer.text.removeprefix("kept: ")
             self._report.say(f"{what} {printable(source.name(answer.sample))}: {why}{more}")
 
 
 class _StoppedByHand:
-    """Ctrl-C while samples are packed, raised where the packer asks for it.
+    """Ctrl-C while samples are packed, raised where the packer calls this object.
 
-    Raised at any time, it could strike in a callback or a finalizer, where Python reports it and goes on.
+    A KeyboardInterrupt at any time could be raised in a callback or a finalizer, where Python reports and ignores it.
     """
 
     def __init__(self) -> None:
@@ -240,7 +242,7 @@ class _StoppedByHand:
 
     def _note(self, number: int, _frame: object) -> None:
         self._is_due = True
-        signal.signal(number, signal.default_int_handler)  # a second Ctrl-C strikes at once
+        signal.signal(number, signal.default_int_handler)  # a second Ctrl-C interrupts at once
 
     def __call__(self) -> None:
         if self._is_due:
@@ -254,26 +256,24 @@ class _StoppedByHand:
 def _check(spec: SourceSpec, options: Options) -> None:
     for part in spec.parts():
         if isinstance(part, Packed):
-            raise PackError(f"{part.root} is a packed dataset; pack the dataset that it was made from", usage=True)
+            raise PackError(f"{part.root} is already packed; pack the dataset that it was made from", usage=True)
         for _, path in part.named_paths():
             if is_url(path):
-                raise PackError(f"{path} is not on this machine: copy it here, and pack the copy", usage=True)
+                raise PackError(f"{path} is not on this machine: copy it here and pack the copy", usage=True)
     columns = _packed_columns(spec)
     if not columns:
-        raise PackError(f"{spec.place} has nothing but labels", usage=True)
+        raise PackError(f"{spec.place} has only labels, and nothing to pack", usage=True)
     if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
         raise PackError(
-            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and texts are worth packing: "
-            "rows of numbers are read where they are",
+            f"{spec.place} has only numbers ({', '.join(spec.columns)}), which need no decoding: packing gains nothing "
+            "without images, masks or texts",
             usage=True,
         )
     transcoder, (first, *more) = options.transcoder, columns
     spatial = [name for name in more if columns[name].is_spatial]
     if (transcoder.max_side or transcoder.side) and spatial:
         option = "--side" if transcoder.side else "--max-side"
-        raise PackError(
-            f"{option} makes images smaller but not {', '.join(spatial)}: leave out one of the two", usage=True
-        )
+        raise PackError(f"{option} shrinks images but not {', '.join(spatial)}: leave out one of the two", usage=True)
     if transcoder.pixels and not isinstance(columns[first], Image):
         raise PackError(f"--form pixels: {spec.place} has no images", usage=True)
 

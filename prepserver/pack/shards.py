@@ -59,8 +59,8 @@ class Table:
 class ShardWriter:
     """Appends records; a sample has one for each column.
 
-    A shard is finished when the next sample would make it larger than `shard_bytes`. The `table` has all records, those
-    of earlier runs included, and `sizes` the bytes of each finished shard.
+    A shard is finished when the next sample would make it larger than `shard_bytes`. `table` has all records, including
+    those of earlier runs; `sizes` has the bytes of each finished shard.
 
     Raises:
         PackError: A finished shard is damaged.
@@ -104,8 +104,8 @@ class ShardWriter:
     def write_index(self, source: Source, held: Mapping[str, Any], notes: Mapping[str, Any]) -> Path:
         """Write the index of the finished shards and return its path.
 
-        Labels and names come from the `source`. `held`, of `columns_meta`, says what the records hold; people may read
-        in `notes` how they were packed.
+        Labels and names come from the `source`. `held` (from `columns_meta`) describes the columns of the records, and
+        `notes` how they were packed.
         """
         names, table = FileTable(), self.table
         for sample in table.samples:
@@ -120,7 +120,7 @@ class ShardWriter:
         meta |= {"key": INDEX_KEY, "pack_digest": pack_digest, "shards": self.sizes, **held, "packed": notes}
         path = self._folder / index_name(pack_digest)
         write_container(path, meta, sections)
-        # Containers are private, as files of a user's cache; a dataset has the mode of its owner's umask.
+        # Containers have the private mode of files in a user's cache; a dataset gets that of its owner's umask.
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(path, 0o666 & ~mask)
@@ -154,9 +154,9 @@ class ShardWriter:
         self.sizes.append(size)
 
     def _read(self, descriptor: int, size: int, *, is_finished: bool) -> int:
-        """Note the samples that a shard holds from its beginning, and return where they end in bytes.
+        """Note the samples that a shard holds, and return the offset where they end.
 
-        In a finished shard only heads are read; in the other each record must be whole.
+        In a finished shard only heads are read; in the unfinished one each record must be whole.
         """
         end = 0
         while heads := self._heads(lambda offset: os.pread(descriptor, HEAD_BYTES, offset), end, size):
@@ -170,7 +170,7 @@ class ShardWriter:
         return end
 
     def _heads(self, read: Callable[[int], bytes], at: int, size: int) -> list[Head] | None:
-        """Return the heads of the next sample's records; None if something else comes or a record is cut off.
+        """Return the heads of the next sample's records; None if other bytes follow or a record is cut off.
 
         `read` returns the bytes of a head at an offset; the first is at `at`, and the bytes end at `size`.
         """

@@ -1,8 +1,8 @@
-"""One encoded image to one record: without loss by libjpeg, encoded again by Pillow, as pixels, or as it is.
+"""Converts one encoded image into one record: losslessly by libjpeg, encoded again by Pillow, as pixels, or unchanged.
 
 libjpeg, through a compiled kernel, moves the coefficients of a JPEG, also of a progressive one, into a new scan with
-restart markers, so the pixels stay the same. Pillow decodes and encodes again. What neither can do, or what they
-complain about, is kept unchanged: a dataset may hold anything, and is served packed as it would be served unpacked.
+restart markers, so the pixels stay the same. Pillow decodes and encodes again. Files that neither can convert without a
+complaint are kept unchanged: a dataset may hold anything, and is served packed as it would be served unpacked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Transcoder:
         if self.pixels is not None:
             return {"form": "pixels", "pixels": self.pixels, "side": self.side}
         return {
-            "transcoder": "jpegtran" if self.lossless else "pillow",  # that program, once used, made the same bytes
+            "transcoder": "jpegtran" if self.lossless else "pillow",  # a program that older releases ran: same bytes
             "segment_mcus": self.segment_mcus,
             "quality": self.quality,
             "max_side": self.max_side,
@@ -69,7 +69,7 @@ class Transcoded:
 DAMAGED = "kept: damaged"
 NO_IMAGE = "kept: no JPEG"
 ODD = "kept: damaged or unusual JPEG"
-"""`Transcoded.how` of files that their owner may want to check."""
+"""`Transcoded.how` of files that the owner may want to check."""
 
 
 class _Unable(Exception):
@@ -144,7 +144,7 @@ def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:
                 tables = opened.quantization
                 sampling = JpegImagePlugin.get_sampling(opened) if opened.mode == "RGB" else 0
                 if transcoder.max_side is not None:
-                    # This leaves an image that is small enough as it is.
+                    # Does nothing to an image that is small enough.
                     opened.thumbnail((transcoder.max_side, transcoder.max_side), Image.Resampling.LANCZOS)
                 opened.load()
                 return _encoded(opened, tables, sampling, transcoder)

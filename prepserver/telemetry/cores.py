@@ -10,7 +10,7 @@ _HERTZ = os.sysconf("SC_CLK_TCK")
 
 
 def busy_s() -> float:
-    """CPU seconds that everybody has spent on the cores of this process's affinity; 0 where the kernel hides it."""
+    """CPU seconds that all processes have spent on the cores this process may use; 0 if the kernel hides it."""
     mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     total = 0
     try:
@@ -20,7 +20,7 @@ def busy_s() -> float:
     for line in lines:
         name, *times = line.split()
         if name in mine:
-            user, nice, system, _idle, _iowait, *others = map(int, times[:8])  # interrupts, and what the host takes
+            user, nice, system, _idle, _iowait, *others = map(int, times[:8])  # others: interrupts, steal
             total += user + nice + system + sum(others)
     return total / _HERTZ
 
@@ -28,7 +28,7 @@ def busy_s() -> float:
 def ran_and_waited_s(pid: int) -> tuple[float, float] | None:
     """CPU seconds of a process's main thread, and seconds for which it was ready to run and had no core.
 
-    None if the kernel does not say, or the process is gone.
+    None if the kernel does not report it, or the process has ended.
     """
     try:
         ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()

@@ -1,6 +1,6 @@
-"""What was counted of a job in a stretch of time, and the numbers that follow from it.
+"""What was counted of a job over a span of time, and the numbers that follow from it.
 
-The verdict on the job and the number of workers (`prepserver.telemetry.headcount`) are decided by these.
+The verdict on the job and the number of workers (`prepserver.telemetry.headcount`) follow from these.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 NOTICED = 0.05
-"""Fraction of the loop's time from which on a wait is a finding."""
+"""A wait of this fraction of the loop's time or more is a finding."""
 
 BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
-STARVED = 0.25  # fraction of the time for which a thread may be without a core
-WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
+STARVED = 0.25  # a thread that has no core for this fraction of the time, while it could run, is a finding
+WAITS = 0.2  # a busy worker that needs a core for less of its time mostly waits for something else
 _OFTEN = 0.25
-_MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
+_MOST_TIMES = 4  # at most this many times the present workers are suggested at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +25,32 @@ class FullCache:
     """A cache that takes no more samples."""
 
     form: Literal["encoded", "decoded"]
-    part: float  # fraction of the dataset's samples that it holds: the most that its hit rate can be
-    all_bytes: int  # what it would take to hold all of them
-    where: Literal["memory", "disk"]  # the setting of its budget
+    part: float  # fraction of the dataset's samples that it holds, and so its highest hit rate
+    all_bytes: int  # size that would hold all of them
+    where: Literal["memory", "disk"]  # name of the setting that limits it
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was counted of a job in a stretch of time. Fractions are from 0 to 1."""
+    """What was counted of a job over a span of time. Fractions are from 0 to 1."""
 
-    span_s: float = 0.0  # length of the stretch
+    span_s: float = 0.0  # length of that span
     batches: int = 0  # batches that the job has taken since it attached
     images_per_s: float = 0.0  # images that this rank takes
     waiting: float = 0.0  # fraction of the loop's time for which it waited for rows
-    copying: float = 0.0  # fraction for which it waited while rows that were ready were copied
-    # How often the job was seen waiting for what: ``workers``, ``job NAME``, ``ranks``, ``place``, ``stream ID``.
+    copying: float = 0.0  # fraction of the loop's time for which it waited while ready rows were copied
+    # How often the job was seen waiting, by cause: ``workers``, ``job NAME``, ``ranks``, ``place``, ``stream ID``.
     waits_for: Mapping[str, float] = field(default_factory=dict)
     workers: int = 0
     workers_busy: float = 0.0  # fraction of their time for which they make rows
     workers_run: float = 0.0  # fraction of their time for which they run on a core
-    workers_starved: float = 0.0  # fraction of their time for which they could run and have no core
-    used: float = 0.0  # workers' worth of time that the job's stream takes
+    workers_starved: float = 0.0  # fraction of their time for which they are ready to run and get no core
+    used: float = 0.0  # workers that the job's stream keeps busy
     # Seconds of a worker for one row of the job's stream by stage: ``read``, ``decode``, ``op NAME``.
     stages: Mapping[str, float] = field(default_factory=dict)
     cores: float = 1.0  # cores that prepserver may use
-    cores_idle: float = 0.0  # those of them that are idle, on average
-    # Fraction of the time for which the training process's main thread could run and has no core.
+    cores_idle: float = 0.0  # how many of them are idle, on average
+    # Fraction of the time for which the training process's main thread is ready to run and gets no core.
     loop_starved: float = 0.0
     gpu_busy: float | None = None  # utilisation of the job's GPU; None if it is not known
     ring_rows: int = 0
@@ -61,7 +61,7 @@ class Facts:
 
     @property
     def busy_workers(self) -> float:
-        """Workers' worth of time that all streams take together."""
+        """Workers that all streams together keep busy."""
         return self.workers * self.workers_busy
 
     @property
@@ -71,7 +71,7 @@ class Facts:
 
     @property
     def spare_factor(self) -> float:
-        """How many times as fast the stream's rows could be made if workers that are idle now made them."""
+        """The factor by which the stream's rows could be made faster if the idle workers made them, too."""
         idle = self.workers * max(0.0, 1.0 - self.workers_busy)
         return (self.used + idle) / self.used if self.used > 0 else 1.0
 
@@ -79,7 +79,7 @@ class Facts:
     def main_wait(self) -> str:
         """What the job waits for: workers, unless it was often seen waiting for something else.
 
-        A slow job lets the others have some rows now and then, and they are seen waiting for the workers to make these.
+        Jobs that wait for a slow job are at times seen waiting for the workers, when it has let them have some rows.
         """
         others = {cause: times for cause, times in self.waits_for.items() if cause != "workers"}
         cause = max(others, key=lambda each: (others[each], each), default="workers")
@@ -87,16 +87,16 @@ class Facts:
 
     @property
     def run_share(self) -> float:
-        """Fraction of a busy worker's time for which it needs a core, as far as it gets one."""
+        """Fraction of a busy worker's time for which it needs a core, judged by the time when it can have one."""
         idle = max(0.0, 1.0 - self.workers_busy - self.workers_starved)
         with_core = max(1.0 - idle - self.workers_starved, self.workers_run)
         return min(1.0, self.workers_run / with_core) if with_core > 0 else 1.0
 
     @property
     def more_workers(self) -> int:
-        """Workers that the job needs in addition, as far as idle cores can run them."""
+        """Additional workers that the job needs and idle cores can run."""
         factor = 1.0 / max(1.0 - self.waiting, 0.02)
         needed = math.ceil(max(self.busy_workers, 1.0) * (factor - 1.0))
-        # Workers that mostly wait, as for storage, need hardly any core.
+        # Workers that mostly wait, for storage for example, hardly need a core.
         room = math.floor(self.cores_idle / self.run_share) if self.run_share > WAITS else needed
         return max(0, min(needed, room, _MOST_TIMES * max(1, self.workers)))

@@ -1,8 +1,8 @@
 """How many workers a daemon with ``workers = "auto"`` should have: a pure function of counters and time.
 
 It adds workers while a job waits for them and cores are idle. It retires them while rings stay full without them, or
-while a training process has no core to run on. A reason must last before it counts, and each change of direction
-doubles that time, so that a machine between two answers settles instead of swinging.
+while a training process gets no core. A reason must last before it counts, and each change of direction doubles that
+time, so that a machine between two numbers settles on one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from prepserver.telemetry.rates import WINDOW_S
 GROW_S = 3.0
 STARVED_S = 5.0
 SPARE_S = 30.0
-"""How long a reason lasts before it counts. An evaluation may pause a job for longer: the workers come back quickly."""
+"""How long a reason must last. A job that evaluates may pause for longer: workers come back quickly."""
 
 CALM_S = 600.0
-"""After so long without a change, the next change of direction counts as the first one."""
+"""After this time without a change, the next change of direction counts as the first one."""
 
 _MOST_DOUBT = 64
-_READY = 0.01  # a loop that waits less has its rows ready
-_HALF_CORE = 0.5  # idle, and one more worker may run on it
+_READY = 0.01  # a loop that waits for a smaller fraction of its time has its rows ready
+_HALF_CORE = 0.5  # if this much of a core is idle, one more worker may run on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Headcount:
 def next_headcount(was: Headcount, jobs: Sequence[Facts], most: int, now_s: float) -> Headcount:
     """The number of workers from now on, `most` at most; call it about once a second with its last result."""
     doubt = 1 if now_s - was.changed_s >= CALM_S else was.doubt
-    # The rates cover a window: until it has passed, they tell of the time before the last change.
+    # The rates cover a window, so for that long after a change they include the time before it.
     target, why, patience_s = (
         (was.workers, "", 0.0) if now_s - was.changed_s < WINDOW_S else _wanted(was.workers, jobs, most)
     )
@@ -57,17 +57,17 @@ def next_headcount(was: Headcount, jobs: Sequence[Facts], most: int, now_s: floa
 
 
 def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, float]:
-    """What speaks for how many workers, and how long it must do so."""
+    """The number of workers that the counters ask for, the reason, and how long it must last."""
     if workers > most:
         return most, f"only {most} cores may be used", 0.0
     running = [job for job in jobs if job.images_per_s > 0 or job.waiting >= 1.0]
     if not running:
         return workers, "", 0.0  # idle workers cost no core
     starved = max(running, key=lambda job: job.loop_starved)
-    # A script at a low priority never has its core: it must not take the workers from the jobs of others.
+    # A script at a low priority never gets a core: that must not take workers from other jobs.
     others_wait = any(_waits(job) for job in running if job is not starved)
     if workers > 1 and starved.loop_starved >= STARVED and starved.loop_starved > starved.waiting and not others_wait:
-        text = f"a training process could run and has no core {100 * starved.loop_starved:.0f} % of the time"
+        text = f"a training process is ready to run and gets no core {100 * starved.loop_starved:.0f} % of the time"
         return workers - 1, text, STARVED_S
     slow = max(running, key=lambda job: job.waiting)
     if _waits(slow) and slow.workers_busy >= BUSY:

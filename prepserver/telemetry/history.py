@@ -1,8 +1,8 @@
 """How a run went: a job's counters second by second, in a file of bounded size beside its log.
 
-A slice is a stretch of time with sums that grew in it, so that two slices together are their sums added. At first each
-is one second; when a file holds `MAX_SLICES`, neighbours are joined, and from then on slices are twice as long.
-One process at a time writes a file (the one that holds the lock on the job's log); anybody may read it.
+A slice is a span of time with the sums that grew in it, so two slices are joined by adding their sums. At first each
+is one second long; when a file holds `MAX_SLICES`, neighbours are joined, and slices are twice as long from then on.
+One process at a time writes a file, the one that holds the lock on the job's log; any process may read it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ MAX_SLICES = 3600
 """Slices in a file: an hour of seconds, or a week of slices of four minutes; less than a megabyte."""
 
 RUNS_KEPT = 3
-"""The last run of a job and those before it."""
+"""The last run of a job and two runs before it."""
 
 _MAX_VERDICTS = 16
 _MAX_TRACKS = 64
 _MAX_PIDS = 256
-_MAX_SAID = 500  # lines that are no slices, after which a file is written anew: without verdicts that were replaced
-_FLUSH_S = 5.0  # what a daemon that is killed loses at most, beside a slice
+_MAX_OTHER_LINES = 500  # lines other than slices, after which a file is rewritten without superseded verdicts
+_FLUSH_S = 5.0  # at most this much, and a slice, is lost when a daemon is killed
 
 
 @dataclass(slots=True)
 class Slice:
-    """A stretch of time."""
+    """A span of time."""
 
     at_s: float  # when it began, in seconds of UTC since 1970
     span_s: float  # how long it is
-    # What grew in it: ``images``; seconds of the ranks' loops ``wait``, ``copy`` and ``own``; of the workers ``busy``
-    # and ``workers`` (in all); of the job's GPUs ``gpu`` (busy) and ``gpus`` (known); of the ranks ``ring`` (times its
-    # fill) and ``ranks``; seconds of a worker ``stage NAME``; seconds ``verdict TITLE``.
+    # What grew in it: ``images``, and seconds: of the ranks' loops ``wait``, ``copy`` and ``own``; of the workers
+    # ``busy`` and ``workers`` (all their time); of the job's GPUs ``gpu`` (busy) and ``gpus`` (measured); of the ranks
+    # ``ranks`` and ``ring`` (times its fill); of workers ``stage NAME``; and ``verdict TITLE``.
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, sums: Mapping[str, float]) -> None:
-        """Adds what grew in the same time."""
+        """Adds sums that grew in the same time."""
         for name, value in sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
 
@@ -51,7 +51,7 @@ class Slice:
         return dict(sorted(found.items(), key=lambda each: -each[1]))
 
     def share(self, part: str, *whole: str) -> float | None:
-        """The sum `part` as a fraction of all of `whole`; None if that is nothing."""
+        """The sum `part` as a fraction of all of `whole`; None if those are 0."""
         total = sum(self.sums.get(name, 0.0) for name in whole)
         return self.sums.get(part, 0.0) / total if total > 0 else None
 
@@ -62,7 +62,7 @@ class Slice:
 
 
 def joined(slices: Iterable[Slice]) -> Slice:
-    """All of some slices in one; their lengths are added, without gaps between them."""
+    """The slices as one; its length is the sum of their lengths, without gaps."""
     found = Slice(0.0, 0.0)
     for each in slices:
         found.at_s = found.at_s or each.at_s
@@ -72,7 +72,7 @@ def joined(slices: Iterable[Slice]) -> Slice:
 
 
 def gathered(slices: Sequence[Slice], most: int, least_s: float = 0.0) -> list[Slice]:
-    """At most `most` slices, none of them shorter than `least_s` but before a pause."""
+    """The slices joined into at most `most`, none shorter than `least_s` except before a pause."""
     if not slices:
         return []
     step_s = max(least_s, sum(each.span_s for each in slices) / most)
@@ -89,7 +89,7 @@ def gathered(slices: Sequence[Slice], most: int, least_s: float = 0.0) -> list[S
 
 
 def figures(slices: Iterable[Slice]) -> dict[str, float | None]:
-    """What one wants to know first, by name; shares as fractions, None where nothing is known."""
+    """The main figures by name; shares are fractions, None if unknown."""
     whole = joined(slices)
     loop = ("wait", "copy", "own")
     return {
@@ -107,11 +107,11 @@ def figures(slices: Iterable[Slice]) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class Track:
-    """One thing that a job reads; training and validation of one script are two."""
+    """One dataset that a job reads; training and validation of one script are two."""
 
-    reads: dict[str, Any]  # what: source, pipeline, order and so on
-    slices: list[Slice] = field(default_factory=list)  # how that went
-    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # the last verdict of each title
+    reads: dict[str, Any]  # source, pipeline, order and so on
+    slices: list[Slice] = field(default_factory=list)  # its counters over time
+    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # the last verdict for each title
 
 
 @dataclass(slots=True)
@@ -120,11 +120,11 @@ class History:
 
     run: dict[str, Any] = field(default_factory=dict)  # its job, and the daemon and machine that it ran on
     pids: list[int] = field(default_factory=list)  # processes of its ranks
-    tracks: dict[str, Track] = field(default_factory=dict)  # by their names
+    tracks: dict[str, Track] = field(default_factory=dict)  # by name
 
     @property
     def by_images(self) -> list[Track]:
-        """The tracks in which something was read, the one with most images first."""
+        """The tracks with slices, the one with most images first."""
         read = [track for track in self.tracks.values() if track.slices]
         return sorted(read, key=lambda track: -joined(track.slices).sums.get("images", 0.0))
 
@@ -160,12 +160,12 @@ class History:
 
 
 def paths(log: Path) -> list[Path]:
-    """Where the runs of the job with that log are, the last one first."""
+    """Paths of the runs of the job with that log, the last run first."""
     return [log.with_suffix(f".run{number}") for number in range(RUNS_KEPT)]
 
 
 def read(path: Path) -> History:
-    """A run; lines that are damaged, as the last one of a daemon that was killed, are left out."""
+    """A run, without damaged lines, such as the last one if its daemon was killed."""
     found = History()
     with path.open("rb") as file:
         for line in file:
@@ -183,10 +183,10 @@ class HistoryFile:
         log: The job's log.
         run: See `History`.
         pid: Process of the rank that attached.
-        fresh: Whether that rank begins at the beginning: then it is another run, unless its process was in the last.
+        fresh: Whether that rank starts from the beginning: then it is a new run, unless its process was in the last.
 
     Raises:
-        OSError: It cannot be written; and so all methods.
+        OSError: The file cannot be written; all methods raise it.
     """
 
     def __init__(self, log: Path, run: dict[str, Any], pid: int, *, fresh: bool) -> None:
@@ -218,7 +218,7 @@ class HistoryFile:
         return name
 
     def add(self, track: str, grown: Slice, verdict: dict[str, Any] | None) -> None:
-        """Adds a slice of one rank; those of other ranks at the same time belong to it."""
+        """Adds a slice of one rank to those of other ranks at the same time."""
         now, latest_s = self._open.get(track, (None, 0.0))
         if now is None or (latest_s != grown.at_s and now.span_s > 0.75 * self._grain_s):
             self._end(track)
@@ -244,7 +244,7 @@ class HistoryFile:
         if track in self._open:
             self._slices += 1
             self._put(_line(track, self._open.pop(track)[0]))
-            if self._slices >= MAX_SLICES or self._lines - self._slices >= _MAX_SAID:
+            if self._slices >= MAX_SLICES or self._lines - self._slices >= _MAX_OTHER_LINES:
                 self._flush()
                 self._replace(read(self._path))
 
@@ -254,13 +254,13 @@ class HistoryFile:
 
     def _flush(self) -> None:
         if self._buffer:
-            # Not made again: the logs of too many jobs may have been tidied up, this one among them.
+            # Without O_CREAT: if there are too many logs, this one may have been removed, and must stay so.
             with open(self._path, "ab", opener=lambda path, flags: os.open(path, flags & ~os.O_CREAT)) as file:
                 file.write(_bytes(self._buffer))
             self._buffer = []
 
     def _replace(self, history: History) -> None:
-        """Writes the whole file anew, with slices twice as long until it is not full."""
+        """Rewrites the whole file, joining slices until it is no longer full."""
         tracks = history.tracks.values()
         self._grain_s = max(1.0, statistics.median([each.span_s for track in tracks for each in track.slices] or [1.0]))
         while (count := sum(len(track.slices) for track in tracks)) >= max(MAX_SLICES, len(tracks) + 1):

@@ -1,4 +1,4 @@
-"""What log lines look like: text for people, JSON for machines; the same in the daemon and in its children."""
+"""The format of log lines, text or JSON, in the daemon and in its children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def printable(name: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Such as "1 worker" and "2 workers"."""
+    """A number with its noun: "1 worker", "2 workers"."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
@@ -43,7 +43,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: str) -> None:
-    """Makes all loggers of this process write to stderr, as ``text`` or ``json``, from a level such as ``info`` on."""
+    """Makes all loggers of this process write to stderr, as ``text`` or ``json``, at `level` (``info``) or above."""
     handler = logging.StreamHandler()
     text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)

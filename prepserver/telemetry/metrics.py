@@ -1,6 +1,6 @@
-"""The daemon's state as Prometheus metrics: one table from the figures of `prepserver status` to names, types and help.
+"""The daemon's state as Prometheus metrics: one table maps figures of `prepserver status` to names, types and help.
 
-Names are in Prometheus's base units. A figure that an entry does not have, or that is not known now, has no sample.
+Metrics have Prometheus's base units. A figure that an entry lacks, or that is unknown now, has no sample.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Figure(NamedTuple):
     # Its key in an entry of the state (with dots for nested ones), or what computes it.
     of: str | Callable[[Entry], float | None]
     help: str  # its meaning
-    scale: float = 1.0  # what the figure is multiplied with
+    scale: float = 1.0  # factor from the figure to the metric's unit
 
 
 class _Group(NamedTuple):
@@ -51,7 +51,7 @@ def _stages(state: State) -> Iterator[Entry]:
 
 def _verdicts(state: State) -> Iterator[Entry]:
     for job in state["jobs"]:
-        if verdict := job.get("verdict"):  # daemons of other releases say less
+        if verdict := job.get("verdict"):  # an older daemon has none
             yield {**job, "kind": verdict["kind"], "causes": ",".join(verdict["causes"]), "is": 1}
 
 
@@ -65,7 +65,7 @@ def _percent(key: str) -> Callable[[Entry], float | None]:
 
 
 _JOB = {"job_name": "name", "rank": "rank", "id": "id"}
-"""Labels of a rank. Prometheus itself uses ``job``; ``id`` tells two clients of one name apart."""
+"""Labels of a rank. Prometheus itself uses ``job``; ``id`` distinguishes two clients with the same name."""
 
 _GROUPS = (
     _Group("", {}, lambda state: [state], (
@@ -73,22 +73,22 @@ _GROUPS = (
         _Figure("rows_filled_total", "rows_filled", "Rows made by the workers"),
         _Figure("rows_per_second", "rows_per_s", "Rows made per second, over the last ten seconds"),
         _Figure("cores_usable", "cores.usable", "Cores that the daemon and its workers may use"),
-        _Figure("cores_busy", "cores.busy", "Those of them that are busy with anything"),
+        _Figure("cores_busy", "cores.busy", "Usable cores that are busy, by all programs"),
         _Figure("rings_bytes", "memory.rings_bytes", "Memory of all rings"),
         _Figure("rings_budget_bytes", "memory.budget_bytes", "Budget of all rings"),
         _Figure("caches_bytes", "memory.caches_bytes", "Memory of all caches"),
         _Figure("caches_budget_bytes", "memory.caches_budget_bytes", "Budget of all caches in memory"),
-        _Figure("quarantined_samples", _quarantined, "Samples that are not tried again because workers died on them"),
+        _Figure("quarantined_samples", _quarantined, "Samples that are no longer tried because workers died on them"),
     )),
     _Group("", {"state": "state"}, _in_states, (
-        _Figure("workers", "count", "Workers by what they do"),
+        _Figure("workers", "count", "Workers by state"),
     )),
     _Group("worker", {"worker": "number"}, _listed("workers"), (
         _Figure("busy_ratio", "busy_fraction", "Fraction of a worker's time for which it makes rows"),
-        _Figure("starved_ratio", "starved_fraction", "Fraction for which it could run and has no core"),
-        _Figure("restarts_total", "restarts", "Workers that were replaced"),
+        _Figure("starved_ratio", "starved_fraction", "Fraction of a worker's time without the core it needs"),
+        _Figure("restarts_total", "restarts", "Times that the worker was replaced"),
         _Figure("rows_total", "rows", "Rows made by the worker since it started"),
-        _Figure("bad_rows_total", "bad_rows", "Those of them that hold a replacement"),
+        _Figure("bad_rows_total", "bad_rows", "Rows made by the worker that hold a replacement"),
         _Figure("read_seconds_total", "read_s", "Time spent reading"),
         _Figure("make_seconds_total", "make_s", "Time spent decoding and augmenting"),
     )),
@@ -99,43 +99,43 @@ _GROUPS = (
         _Figure("announce_seconds", "announce_ms", "Mean time from a finished chunk to its announcement", 1e-3),
     )),
     _Group("stream", {"stream": "id", "stage": "stage"}, _stages, (
-        _Figure("stage_seconds", "ms", "Time of a worker for a row, by stage", 1e-3),
+        _Figure("stage_seconds", "ms", "Worker time per row, by stage", 1e-3),
     )),
     _Group("job", _JOB, _listed("jobs"), (
         _Figure("batches_total", "batches", "Batches that the job has taken"),
         _Figure("images_total", "images", "Images that the job has taken"),
-        _Figure("images_per_second", "images_per_s", "Images that it takes, over the last ten seconds"),
-        _Figure("wait_seconds_total", "wait_s", "Time for which its loop has waited for rows"),
-        _Figure("copy_seconds_total", "copy_s", "Time for which its loop has waited for copies"),
-        _Figure("own_seconds_total", "own_s", "Time that its loop took between two batches"),
-        _Figure("wait_ratio", "wait_fraction", "Fraction of its time for which it waits, over the last ten seconds"),
-        _Figure("epoch", "epoch", "Its epoch"),
-        _Figure("epoch_ratio", "epoch_fraction", "How much of its epoch it has taken"),
-        _Figure("ring_ratio", "ring_fill", "Fill of its ring with rows that it has not taken"),
-        _Figure("lag_rows", "lag_rows", "Rows behind the first job of its stream"),
-        _Figure("lost_ratio", "verdict.lost_fraction", "Fraction of its time that the verdict says it loses"),
+        _Figure("images_per_second", "images_per_s", "Images that the job takes per second, over the last ten seconds"),
+        _Figure("wait_seconds_total", "wait_s", "Time for which the job's loop has waited for rows"),
+        _Figure("copy_seconds_total", "copy_s", "Time for which the job's loop has waited for copies"),
+        _Figure("own_seconds_total", "own_s", "Time that the job's loop has spent between batches"),
+        _Figure("wait_ratio", "wait_fraction", "Fraction of the job's time spent waiting, over the last ten seconds"),
+        _Figure("epoch", "epoch", "The job's epoch"),
+        _Figure("epoch_ratio", "epoch_fraction", "Fraction of the epoch that the job has taken"),
+        _Figure("ring_ratio", "ring_fill", "Fraction of the ring filled with rows that the job has not taken"),
+        _Figure("lag_rows", "lag_rows", "Rows by which the job is behind the first job of its stream"),
+        _Figure("lost_ratio", "verdict.lost_fraction", "Fraction of the job's time that is lost, by its verdict"),
     )),
     _Group("job", {**_JOB, "verdict": "kind", "causes": "causes"}, _verdicts, (
-        _Figure("verdict", "is", "1 for the verdict on the job"),
+        _Figure("verdict", "is", "1 for the current verdict on the job"),
     )),
     _Group("cache", {"cache": "id", "form": "form"}, _listed("caches"), (
         _Figure("bytes", "bytes", "Size of a cache"),
-        _Figure("samples", "rows", "Samples that it holds"),
-        _Figure("hits_total", "hits", "Samples that came from it"),
-        _Figure("misses_total", "misses", "Samples that did not"),
+        _Figure("samples", "rows", "Samples that the cache holds"),
+        _Figure("hits_total", "hits", "Samples that were read from the cache"),
+        _Figure("misses_total", "misses", "Samples that were not in the cache"),
     )),
     _Group("gpu", {"gpu": "index"}, _listed("gpus"), (
-        _Figure("utilisation_ratio", _percent("utilisation_percent"), "Utilisation by NVML"),
-        _Figure("memory_used_bytes", "memory_used_bytes", "Memory in use"),
-        _Figure("memory_total_bytes", "memory_total_bytes", "Memory"),
-        _Figure("power_watts", "power_w", "Power"),
-        _Figure("pcie_bytes_per_second", "pcie_bytes_per_s", "What it receives over PCIe"),
+        _Figure("utilisation_ratio", _percent("utilisation_percent"), "GPU utilisation according to NVML"),
+        _Figure("memory_used_bytes", "memory_used_bytes", "GPU memory in use"),
+        _Figure("memory_total_bytes", "memory_total_bytes", "GPU memory"),
+        _Figure("power_watts", "power_w", "Power draw of the GPU"),
+        _Figure("pcie_bytes_per_second", "pcie_bytes_per_s", "Bytes that the GPU receives over PCIe"),
     )),
 )  # fmt: skip
 
 
 def metrics(state: State | None) -> Iterator[Metric]:
-    """All metrics of what `prepserver status --json` prints; `state` is None if no daemon answers."""
+    """All metrics of the `state` that `prepserver status --json` prints; it is None if no daemon answers."""
     yield GaugeMetricFamily("prepserver_up", "Whether the daemon answers", value=float(state is not None))
     if state is None:
         return

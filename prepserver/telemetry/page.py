@@ -1,7 +1,7 @@
 """One page of counters per worker: the worker writes it and the daemon reads it, without waiting for each other.
 
-It answers two questions about a process that may never send a message again: what a worker was doing when it died, and
-since when a running one has been at its current step. So the counters are in memory that outlives the worker.
+It tells what a worker was doing when it died, and how long a running one has been at its current step, though neither
+may ever send a message again. So the counters are in memory that outlives the worker.
 
 Writes go through a memoryview of 64-bit words: each is one store (60 ns), and a reader never sees half of one.
 `struct.pack_into` would not do, because it zeroes the target before it writes.
@@ -22,7 +22,7 @@ from prepserver.protocol.layout import PAGE_BYTES
 NO_TASK = -1
 NO_LANE = -1
 SEVERAL = -1
-"""The index while several samples are made at once, of which none is the one in hand."""
+"""The index while several samples are made at once: no single one is in hand."""
 
 (
     _TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED,
@@ -39,18 +39,18 @@ class WorkerStats:
     index: int  # index of the current sample in its source (of the replacement, while one is tried)
     started_ns: int  # start of the current step (`time.monotonic_ns`), 0 between samples
     tasks: int  # tasks done since the worker started
-    rows: int  # positions done since then
-    bad_rows: int  # those of them that hold a replacement or zeros
+    rows: int  # positions done since the worker started
+    bad_rows: int  # rows among them that hold a replacement or zeros
     read_ns: int  # time spent reading encoded bytes
     make_ns: int  # time spent in decode and augmentation
     lane: int  # the lane for which the sample is being rendered; `NO_LANE` while it is read and decoded for all
     task_ns: int  # start of the current task (`time.monotonic_ns`); meaningless without one
     received_bytes: int = 0  # bytes of rows that came from another machine
-    held_ns: int = 0  # time in which a remote worker made no rows, because those before were still being sent
+    held_ns: int = 0  # time in which a remote worker made no rows, because earlier rows were still being sent
 
     @property
     def busy(self) -> bool:
-        """Whether the worker is at a sample."""
+        """Whether the worker is processing a sample."""
         return self.started_ns != 0
 
 
@@ -69,7 +69,7 @@ class StatsPage:
         check_segment(fd, PAGE_BYTES)
         buffer: Any = Mapping(fd, 0, PAGE_BYTES, writable=writable).buffer  # a view keeps the mapping
         words = np.frombuffer(buffer, dtype=np.uint8).data.cast("q")
-        self._words = words if writable else words.toreadonly()  # a TypeError and not a SIGSEGV
+        self._words = words if writable else words.toreadonly()  # a write is then a TypeError, not a SIGSEGV
 
     def begin_task(self, task: int) -> int:
         """The worker begins `task`; returns the time (`time.monotonic_ns`)."""
@@ -88,7 +88,7 @@ class StatsPage:
         words[_STARTED_NS] = time.monotonic_ns()
 
     def begin_step(self, lane: int) -> None:
-        """The worker goes on with the current sample for `lane`, or for all; the deadline runs from now."""
+        """The worker continues with the current sample for `lane`, or for all; the deadline runs from now."""
         words = self._words
         words[_STARTED_NS] = 0
         words[_LANE] = lane
@@ -97,7 +97,7 @@ class StatsPage:
     def end_task(
         self, rows: int, bad_rows: int, read_ns: int, make_ns: int, received_bytes: int = 0, held_ns: int = 0
     ) -> None:
-        """The current task is done; its numbers are added."""
+        """The current task is done; adds its numbers."""
         words = self._words
         words[_STARTED_NS] = 0
         words[_TASK] = NO_TASK
@@ -117,8 +117,8 @@ class StatsPage:
     def read(self) -> WorkerStats:
         """A reading of the page: exact for a dead worker.
 
-        Of a running worker, task and sample belong together unless the worker went through two samples within a
-        microsecond. That is good enough for deadlines, which are checked repeatedly.
+        For a running worker, task and sample match unless it processed two samples within a microsecond. That is good
+        enough for deadlines, which are checked repeatedly.
         """
         for _ in range(3):
             stats = WorkerStats(*self._words[: _HELD_NS + 1])

@@ -1,6 +1,6 @@
-"""How fast counts have grown over the last ten seconds: rows made, and whatever else is given by name and number.
+"""How fast counts have grown over the last ten seconds: rows made, and any other count by name and number.
 
-`prepserver status` shows this instead of averages since the start.
+`prepserver status` shows these rates instead of averages since the start.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class _Window:
 
 
 class Rates:
-    """See the module."""
+    """Rates of all counts."""
 
     def __init__(self) -> None:
         self._windows: dict[Key, _Window] = {}
         self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)  # (seconds, rows) between two marks
-        self._last: tuple[float, float] | None = None  # the same, as long as work may have ended within
+        self._last: tuple[float, float] | None = None  # the last entry, kept back while work may have ended within it
         self._worked_s = float("-inf")
 
     def mark(self, now_s: float, rows_made: int, counts: Mapping[Key, float] | None = None) -> None:
-        """Notes all counts; call it about once a second. A count that is missing is forgotten."""
+        """Notes all counts; call it about once a second. Forgets counts that are missing."""
         rows = self._windows.get(_ROWS)
         if rows is not None and rows_made > rows.readings[-1][1]:
             self._worked(now_s, now_s - rows.readings[-1][0], rows_made - rows.readings[-1][1])
@@ -55,7 +55,7 @@ class Rates:
             self._windows[key].mark(now_s, count)
 
     def _worked(self, now_s: float, seconds: float, rows: float) -> None:
-        """Counts work between two marks once there was work before and after it; it may be cut short otherwise."""
+        """Counts the work between two marks once there was work before and after: else it may fill only a part."""
         begins = now_s - self._worked_s > WINDOW_S
         if self._last is not None and not begins:
             self._busy.append(self._last)
@@ -65,7 +65,7 @@ class Rates:
     def per_s(self, key: Key, last_s: float = float("inf")) -> float | None:
         """Growth of a count per second, over the last `last_s` seconds at most; None if too little is known.
 
-        It is at least 0, though a worker's count of a task that it has in hand may be a little more than in the end.
+        It is at least 0, although a worker's count may shrink a little when a task ends.
         """
         grown = self._windows[key].per_s(last_s) if key in self._windows else None
         return max(0.0, grown) if grown is not None else None
@@ -90,9 +90,9 @@ class Rates:
 
     @property
     def busy_rows_per_s(self) -> float:
-        """The rate in the last ten seconds in which rows were made: what to expect when a paused job goes on.
+        """The rate in the last ten seconds in which rows were made: what to expect when a paused job continues.
 
-        0 if too little is known: a ring that was filled in a moment shows no rate.
+        0 if too little is known, as after a ring was filled in a moment.
         """
         seconds = sum(s for s, _ in self._busy)
         return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0

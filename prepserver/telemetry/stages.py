@@ -14,7 +14,7 @@ from prepserver.telemetry.rates import Key
 
 
 class Stages:
-    """Sums since the daemon started, of streams and lanes that exist."""
+    """Sums since the daemon started, for the streams and lanes that exist."""
 
     def __init__(self) -> None:
         self._streams: dict[int, dict[str, float]] = {}
@@ -37,8 +37,8 @@ class Stages:
             mine, left = left[: len(ops)], left[len(ops) :]
             found = self._lanes.setdefault(lane, {})
             for place, (op, ns) in enumerate(zip(ops, mine, strict=False)):
-                if place > 0:  # `Decode` is what is left of `make`
-                    name = f"op {op.get('name') or op['op']}"  # the plug-in's, or that of its class
+                if place > 0:  # op 0 is `Decode`, which gets what the others leave of `make`
+                    name = f"op {op.get('name') or op['op']}"  # a plug-in's name, or the op's class
                     found[name] = found.get(name, 0.0) + ns / 1e9
 
     def counts(self, streams: Collection[int], lanes: Collection[int]) -> dict[Key, float]:

@@ -1,9 +1,8 @@
 """What limits a job, why, and what to do: a pure function of counters.
 
-The training loop's time has three parts: it waits for rows, it waits while they are copied, and it works. A part that
-takes `NOTICED` of it or more and is not work is a finding, and the largest finding is the verdict. If the loop waits
-for rows, what it waits for decides further: another job, its own ranks, or the workers; and then the workers' own
-stages say which of them is slow.
+The training loop's time has three parts: it waits for rows, it waits while they are copied, and it works. Each wait
+that takes the fraction `NOTICED` of it or more is a finding, and the largest finding is the verdict. If the loop waits
+for rows, the verdict names the cause: another job, its own ranks, or the workers, and then the workers' slow stages.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ FINE: tuple[Kind, ...] = ("not enough data", "healthy", "compute-bound")
 """Verdicts that ask for nothing."""
 
 LEAST_S, LEAST_BATCHES = 2.0, 4
-"""What is known of a shorter time, or of fewer batches, says little: the first batches come from a ring that is empty
-or full."""
+"""A shorter time or fewer batches say little, because the first batches come from an empty or a full ring."""
 
 _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
 _GPU_IDLE = 0.7
@@ -37,7 +35,7 @@ class Verdict:
     # ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
     causes: tuple[str, ...] = ()
     why: str = ""  # the evidence in figures
-    next: str = ""  # what to do, with its expected effect; empty if nothing is to be done
+    next: str = ""  # what to do, with its expected effect; empty if there is nothing to do
     lost: float = 0.0  # fraction of the loop's time that it costs
     also: tuple[str, ...] = ()  # smaller findings, as `title`
 
@@ -62,9 +60,9 @@ class Verdict:
 def judge(facts: Facts) -> Verdict:
     """The verdict on one job."""
     if facts.span_s < LEAST_S:
-        return Verdict("not enough data", why=f"the job has been watched for {facts.span_s:.0f} s; it takes a few more")
+        return Verdict("not enough data", why=f"the job has been watched for only {facts.span_s:.0f} s")
     if facts.batches < LEAST_BATCHES and facts.waiting < 1.0:
-        return Verdict("not enough data", why=f"the job has taken {facts.batches} batches; it takes a few more")
+        return Verdict("not enough data", why=f"the job has taken only {facts.batches} batches")
     if facts.images_per_s <= 0 and facts.waiting < 1.0:
         stretch = f"in the last {facts.span_s:.0f} s"
         return Verdict("not enough data", why=f"the job took no batch {stretch}: it evaluates, saves, or has stopped")
@@ -73,7 +71,7 @@ def judge(facts: Facts) -> Verdict:
         found.append(_waiting(facts))
     if facts.copying >= NOTICED:
         found.append(_copying(facts))
-    # A loop that waits for rows needs no core; one that copies does, and without one every copy is late.
+    # A loop that waits for rows needs no core, but one that copies does: without one, every copy is late.
     if facts.loop_starved >= STARVED and 1.0 - facts.waiting >= _SLACK:
         found.append(_starved_loop(facts))
     if not found:
@@ -89,8 +87,8 @@ def _fine(facts: Facts) -> Verdict:
         return Verdict(
             "host-CPU-bound", ("loop",),
             f"the GPU is busy {_percent(facts.gpu_busy)} of the time, though {ready}",
-            "look for what keeps the training script from feeding the GPU: .item(), .cpu() or print in each step, many "
-            "small kernels (torch.compile or CUDA graphs join them), work in Python between two batches; "
+            "find what keeps the training script from feeding the GPU: .item(), .cpu() or print in each step, many "
+            "small kernels (torch.compile or CUDA graphs join them), or Python code between two batches; "
             "`py-spy top --pid PID` shows it",
             1.0 - facts.gpu_busy,
         )  # fmt: skip
@@ -105,7 +103,7 @@ def _waiting(facts: Facts) -> Verdict:
     waits = f"the loop waits {_percent(lost)} of its time for rows ({_rate(facts.images_per_s)})"
     if facts.inline:
         return Verdict(
-            "data-bound", ("inline",), f"{waits}: with inline=True the training process makes them itself, one by one",
+            "data-bound", ("inline",), f"{waits}: with inline=True the training process makes the rows itself",
             f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, facts.wanted_per_s)}", lost,
         )  # fmt: skip
     cause = facts.main_wait
@@ -115,34 +113,34 @@ def _waiting(facts: Facts) -> Verdict:
         return Verdict(
             "data-bound", (cause,),
             f"{waits}: {cause} shares the stream, is slower, and its unread rows fill the ring",
-            f'give job {name} Joining(lag="detach"): it then reads a stream of its own, at the price of making rows '
-            f"twice. This job could get {_up_to(facts, alone)}", lost,
+            f'pass joining=Joining(lag="detach") in job {name}: it then reads a separate stream, so rows are made '
+            f"twice, and this job could get {_up_to(facts, alone)}", lost,
         )  # fmt: skip
     if cause == "ranks":
         return Verdict(
             "data-bound", ("ranks",), f"{waits}: ranks of this job have not attached, or take no batches",
-            "start the missing ranks, or look at what keeps them; all ranks of a job keep step", lost,
+            "start the missing ranks, or find out what blocks them: all ranks of a job advance together", lost,
         )  # fmt: skip
     if cause == "place" or cause.startswith("stream "):
         return Verdict(
-            "data-bound", ("place",), f"{waits}: it has joined a running stream and its place there is still to come",
-            "nothing, if it goes on sharing (this happens once); with Joining(wait_s=0) it would not wait", lost,
+            "data-bound", ("place",), f"{waits}: it joined a running stream that has yet to reach its start position",
+            "nothing: this happens once, and then the job shares; Joining(wait_s=0) avoids both", lost,
         )  # fmt: skip
     if facts.workers_busy >= BUSY or facts.workers_busy + facts.workers_starved >= BUSY:
         return _loading(facts, waits)
     if facts.ring_rows < 3 * facts.round_rows:
         return Verdict(
             "data-bound", ("ring",),
-            f"{waits}, and yet the workers are busy only {_percent(facts.workers_busy)} of the time: the ring holds "
+            f"{waits}, although the workers are busy only {_percent(facts.workers_busy)} of the time: the ring holds "
             f"{facts.ring_rows} rows, less than three batches, so they cannot work ahead",
-            "give it room: a larger prefetch=, or more --memory for the daemon; rows in time would give "
+            "pass a larger prefetch=, or give the daemon more --memory; rows in time would give "
             f"{_up_to(facts, facts.wanted_per_s)}", lost,
         )  # fmt: skip
     return Verdict(
         "data-bound", ("bursts",),
-        f"{waits}, and yet the workers are busy only {_percent(facts.workers_busy)} of the time: the loop takes "
-        f"batches in bursts that the ring of {facts.ring_rows} rows does not cover",
-        "a larger prefetch= (and --memory), or more workers for the bursts", lost,
+        f"{waits}, although the workers are busy only {_percent(facts.workers_busy)} of the time: the loop takes "
+        f"batches in bursts that are larger than the ring of {facts.ring_rows} rows",
+        "pass a larger prefetch= (and give the daemon more --memory), or start more workers for the bursts", lost,
     )  # fmt: skip
 
 
@@ -154,28 +152,28 @@ def _loading(facts: Facts, waits: str) -> Verdict:
     bars = ", ".join(
         f"{name} {_percent(share)}" for name, share in sorted(shares.items(), key=lambda each: -each[1]) if share > 0.01
     )
-    row = f"A row takes {1e3 * total_s:.2f} ms of a worker ({bars})" if shares else "No row has been made"
+    row = f"A row takes {1e3 * total_s:.2f} worker ms ({bars})" if shares else "No row has been made"
     why = f"{waits}, and {_workers(facts.workers)} {_percent(facts.workers_busy)} of the time. {row}"
     cures = [_cure(name, shares[name], facts) for name in main[:2]]
     others = 1.0 - facts.used / facts.busy_workers if facts.busy_workers > 0 else 0.0
     if others >= _SLACK:
         why += f". Other streams take {_percent(others)} of the workers' time"
-        cures.append("jobs that ask for the same source, order and seed share one pass")
+        cures.append("give jobs on the same data the same order and seed, so that they share one pass")
     cache = facts.full_cache
     saved = sum(shares.get(stage, 0.0) for stage in _SAVES[cache.form]) if cache is not None else 0.0
     is_small = cache is not None and cache.part < _WHOLE and saved >= _MAIN
     named = ["cache", *main] if is_small else main
     if cache is not None and is_small:
-        why += f". The cache is full with {_percent(cache.part)} of the samples, and no more than that can be hits"
+        why += f". The cache is full and holds only {_percent(cache.part)} of the samples"
         cures.insert(0, _larger(cache, saved, facts))
     if facts.pure_kernels:
-        cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
+        cures.insert(0, f"turn on the compiled kernels, which decode twice as fast (off: {facts.pure_kernels})")
     if facts.workers_starved >= STARVED and facts.run_share >= _SLACK:
         why += (
-            f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
-            "could run and has no core"
+            f". The machine's {facts.cores:g} cores are fully used: {_percent(facts.workers_starved)} of the time a "
+            "worker is ready to run and gets no core"
         )
-        cures.append("free some cores: more workers would not help")
+        cures.append("free some cores (more workers would not help)")
         return Verdict("host-CPU-bound", tuple(named) or ("workers",), why, "; ".join(cures), lost)
     more = facts.more_workers
     if more > 0:
@@ -185,12 +183,12 @@ def _loading(facts: Facts, waits: str) -> Verdict:
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
     causes = (*named, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
     if not main and not more:
-        cures.append("no core is left for more workers: cheaper ops, or `prepserver pack`")
+        cures.append("use cheaper ops, or `prepserver pack`: no core is left for more workers")
     return Verdict("data-bound", causes, why, "; ".join(cures), lost)
 
 
 _SAVES = {"encoded": ("read",), "decoded": ("read", "decode")}
-"""The stages that a sample in a cache does without."""
+"""The stages that a cached sample skips."""
 
 
 def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
@@ -202,19 +200,19 @@ def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
     faster = min(facts.wanted_per_s, facts.images_per_s / max(1 - saved, 0.02))
     return (
         f'give the cache room for all samples: {cache.where} = "{need}" under [cache]{flag} '
-        f"({_up_to(facts, faster)}). Where there is no such room: {less}"
+        f"({_up_to(facts, faster)}). If there is no such room: {less}"
     )
 
 
 def _cure(stage: str, share: float, facts: Facts) -> str:
     faster = min(facts.wanted_per_s, facts.images_per_s / (1 - share)) if share < 1 else facts.wanted_per_s
-    effect = f"without its time the workers could give {_up_to(facts, faster)}"
+    effect = f"without this stage: {_up_to(facts, faster)}"
     if stage == "read":
         return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
     if stage == "decode":
         return (
             f'decode each sample once: cache="decoded" keeps it in memory, `prepserver pack --form pixels` on disk '
-            f"({effect}). Pictures far larger than the rows: `pack --max-side PIXELS` shrinks them, once for all epochs"
+            f"({effect}). If images are far larger than the rows, `prepserver pack --max-side PIXELS` shrinks them once"
         )
     return f"make {stage} cheaper: put it after the crop, compile it, or move it to the GPU with device_ops= ({effect})"
 
@@ -224,19 +222,20 @@ def _copying(facts: Facts) -> Verdict:
         "copy-bound", ("copy",),
         f"the loop waits {_percent(facts.copying)} of its time while rows that are ready are copied or converted "
         f"({_rate(facts.images_per_s)})",
-        "move fewer bytes: uint8 rows (no ToDtype or Normalize among the ops), normalize= and dtype= with "
-        'device="cuda", which run there; on the CPU zero_copy=True. A PinningWarning in the log says '
-        f"why copies are slow. Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
+        "copy fewer bytes: keep rows uint8 (no ToDtype or Normalize among the ops) and pass normalize= and dtype= with "
+        'device="cuda", which apply them on the GPU; on the CPU pass zero_copy=True. A PinningWarning in the log also '
+        f"explains slow copies. Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
         facts.copying,
     )  # fmt: skip
 
 
 def _starved_loop(facts: Facts) -> Verdict:
+    fewer = "start fewer workers, or " if facts.workers > 1 else ""
     return Verdict(
         "host-CPU-bound", ("loop",),
-        f"the training process could run and has no core {_percent(facts.loop_starved)} of the time; "
+        f"the training process is ready to run and gets no core {_percent(facts.loop_starved)} of the time; "
         f"{_workers(facts.workers)} {_percent(facts.workers_busy)} of it",
-        f"start fewer workers, or end other work on this machine's {facts.cores:g} cores", facts.loop_starved,
+        f"{fewer}stop other programs on this machine's {facts.cores:g} cores", facts.loop_starved,
     )  # fmt: skip
 
 
@@ -245,7 +244,7 @@ def _workers(count: int) -> str:
 
 
 def _up_to(facts: Facts, per_s: float) -> str:
-    """An expected rate, and how many times that is the present one."""
+    """An expected rate, absolute and relative to the current one."""
     if facts.images_per_s <= 0:
         return "a higher rate"
     return f"up to {_rate(per_s)}, {per_s / facts.images_per_s:.1f}x"

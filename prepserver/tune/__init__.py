@@ -1,1 +1,1 @@
-"""``prepserver tune``: finds workers, prefetch, cache and packing for this machine, data and training step."""
+"""``prepserver tune``: finds the workers, prefetch, cache and packing for a machine, dataset and training step."""

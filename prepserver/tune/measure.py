@@ -1,8 +1,8 @@
-"""Measures points: a real daemon, whose workers come and go, and a loop that takes batches at the pace of a step.
+"""Measures points with a real daemon, whose workers come and go, and a loop that takes batches at the pace of a step.
 
-Each point reads samples of its own (another seed), from the page cache or from storage, as a job's first epoch does. A
-cache is measured on as many samples as one point reads, with all of them in it, and the result is reckoned for the part
-of the dataset that the daemon's budget has room for.
+Each point reads other samples (another seed), from the page cache or from storage, as a job's first epoch does. A cache
+is measured full, on as many samples as one point reads, and the result is scaled to the fraction of the dataset for
+which the daemon's budget has room.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from prepserver.tune.points import Point, with_part
 
 _SETTLE_BATCHES = 2
 _LEAST_BATCHES = 4
-_LONGEST = 4.0  # times as long as asked for, if batches are that slow
+_LONGEST = 4.0  # slow batches may prolong a measurement by this factor
 _RESIZE_S = 10.0
-_MOST_SAMPLES = 2000  # packed, or put into a cache, to measure that
-# A job uses every cache that there is of its dataset, so each is measured on a dataset of its own: one sample less.
+_MOST_SAMPLES = 2000  # at most this many are packed, or put into a cache, to measure that
+# A job uses every cache of its dataset, so each form is measured on another dataset: with one sample less.
 _CACHES = ("encoded", "decoded")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is tuned."""
+    """The job to tune."""
 
     source: SourceSpec
     ops: tuple[Op, ...]
     batch_size: int  # rows that a step takes, of all ranks
     views: int = 1  # images of each sample
-    shuffle: bool | str = True  # as of a `PrepClient`
-    step_s: float = 0.0  # length of a training step; 0 for a loop that takes all it gets
+    shuffle: bool | str = True  # as in `PrepClient`
+    step_s: float = 0.0  # duration of a training step; 0 for a loop that takes all it gets
     plugins: tuple[str, ...] = ()
 
     @property
@@ -60,7 +60,7 @@ class Job:
 
 
 class Stopped(Exception):
-    """The user has seen enough."""
+    """The user stopped the measurements."""
 
 
 class NotMeasured(Exception):
@@ -82,11 +82,11 @@ class Bench:
     _rates: dict[tuple[int, bool], float] = field(default_factory=dict)  # without a cache, by workers and packing
 
     def images_per_s(self, point: Point) -> float:
-        """What the loop gets.
+        """The images/s that the loop gets.
 
         Raises:
             NotMeasured: The dataset cannot be packed, or cached in this form.
-            Stopped: As the user wants.
+            Stopped: The user wants no more.
         """
         self._resize(point.workers)
         source = self._pack() if point.packed else self.job.source
@@ -103,7 +103,7 @@ class Bench:
 
     @functools.cached_property
     def _few(self) -> int:
-        """Samples to fill a cache with, or to pack: about those of one point. They stay the same, as the caches do."""
+        """Samples to cache or to pack: about as many as one point reads. Fixed, because the caches are kept."""
         rate = max(self._rates.values(), default=0.0)
         few = max(2 * self.job.batch_size, min(_MOST_SAMPLES, round(rate * self.seconds)))
         return min(few, self._samples)
@@ -139,7 +139,7 @@ class Bench:
                 if spent_s >= self.seconds * (1.0 if taken >= _LEAST_BATCHES else _LONGEST):
                     break
             if self.job.step_s:
-                due_s = max(due_s, end_s) + self.job.step_s  # a GPU that waited does not catch up
+                due_s = max(due_s, end_s) + self.job.step_s  # a GPU that waited cannot catch up
                 time.sleep(max(0.0, due_s - time.monotonic()))
         return taken * self.job.batch_size / (end_s - began_s)
 
@@ -159,7 +159,7 @@ class Bench:
         return self._packed
 
     def _part(self, form: str) -> float:
-        """The part of the dataset for which the daemon's caches have room."""
+        """The fraction of the dataset for which the daemon's caches have room."""
         found = self.server.status()
         held = max((cache for cache in found["caches"] if cache["form"] == form), key=lambda cache: int(cache["id"]))
         budget = found["memory"]["caches_budget_bytes"]
@@ -181,7 +181,7 @@ class Bench:
 
 
 def write_config(scratch: Path, workers: int) -> Path:
-    """Writes the settings of the daemon that is measured with."""
+    """Writes the settings of the measuring daemon."""
     new = scratch / "config.new"
     new.write_text(f"workers = {workers}\n")
     return new.replace(scratch / "config.toml")
@@ -193,7 +193,7 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM, and a terminal that goes away, leave no files behind either."""
+    """Makes SIGTERM, and SIGHUP of a closed terminal, leave no files behind."""
     numbers = (each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL)
     before = {number: signal.signal(number, _end) for number in numbers}
     try:
@@ -205,13 +205,13 @@ def _ended_in_order() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -> Iterator[Bench]:
-    """Runs a daemon for some measurements.
+    """Runs a daemon for measurements.
 
     Raises:
-        DemoFailure: It does not come up.
+        DemoFailure: It does not start.
     """
     with _ended_in_order(), scratch_folder("prepserver-tune-") as scratch:
-        config = write_config(scratch, most)  # the rings are made for so many
+        config = write_config(scratch, most)  # the size of rings depends on it
         paths = [os.path.abspath(path) for path in sys.path] if job.plugins else []
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *paths]))}
         arguments = [

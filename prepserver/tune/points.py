@@ -1,12 +1,12 @@
 """Which points `prepserver tune` measures, and which of them it recommends. Pure.
 
 A point is a number of workers, a prefetch, a cache, and whether the dataset is packed. Measuring all combinations takes
-long; the search climbs along the workers first. Then it goes in rounds over the points that may be the best one, and
-over those beside the fastest one so far: another cache, packing, some workers more or fewer, another prefetch.
+long, so the search first adds workers while that helps. Then it measures rounds: the points that may be the best one,
+and the neighbours of the fastest one so far: another cache, packing, some workers more or fewer, another prefetch.
 
-Machines are noisy, and slower at one time than at another. In a round, each point has its turn, so points can be told
-from times (`rates_of`). Others' work makes a point slower and never faster, so a point counts with the mean of the
-better half of what was measured.
+Machines are noisy, and slower at one time than at another. Each round measures each of its points, so that slow times
+can be told from slow points (`rates_of`). Other programs make a point slower and never faster, so a point counts with
+the mean of the better half of its measurements.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from statistics import fmean, median
 from typing import TypeAlias
 
 ENOUGH = 0.97
-"""Fraction of the best rate from which on a cheaper point is as good."""
+"""A cheaper point with this fraction of the best rate is as good."""
 
 FED = 0.95
-"""Fraction of what the loop takes from which on it is fed; handing over a batch takes some time, too."""
+"""A loop that gets this fraction of what it can take is fed, because handing over a batch takes time, too."""
 
 _NEAR, _NEAREST = 0.85, 4
-"""So near to the best rate, a point may be the best one; of so many, a round measures each."""
+"""A point with this fraction of the best rate may be the best one; a round measures at most this many of them."""
 
 _ROUNDS = 5
-_TWICE = 2  # of a point beside the best one, and of one that is chosen: a single measurement may have been disturbed
-_AROUND, _FITS = 5, 4  # measurements before and after one that say how fast the machine was then; how often to refine
+_TWICE = 2  # measurements of a neighbour and of the chosen point: a single one may have been disturbed
+_AROUND, _FITS = 5, 4  # measurements on each side that give the machine's pace at a time; iterations of the fit
 
-_FALLEN = 2  # points below the best one, after which more workers are not tried
+_FALLEN = 2  # after this many points in turn below the best one, no more workers are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Point:
 
     @property
     def cost(self) -> tuple[bool, int, int, int]:
-        """What it asks of the user and the machine; the smaller, the better."""
+        """What it costs the user and the machine; a smaller tuple is better."""
         return self.packed, ("", "encoded", "decoded").index(self.cache), self.workers, self.prefetch
 
     def __str__(self) -> str:
@@ -62,11 +62,11 @@ class Point:
 
 
 Measured: TypeAlias = Sequence[tuple[Point, float]]
-"""Images/s, in the order in which they were measured; 0 of a point that cannot be."""
+"""Images/s, in the order of measurement; 0 for a point that cannot be measured."""
 
 
 def ladder(most: int) -> list[int]:
-    """Numbers of workers to try: one more than the cores, too, for more can be slower."""
+    """Numbers of workers to try, up to one more than the cores, which may be slower."""
     steps = [n for power in range(most.bit_length()) for n in ((1 << power), 3 << power >> 1) if n < most]
     return sorted({*steps, most, most + 1})
 
@@ -89,11 +89,11 @@ def search(
     """The points that lead to a good one.
 
     Args:
-        measured: Whoever measures adds what a point gave before the next one is asked for.
+        measured: The caller appends the result of each point before it asks for the next one.
         most: Cores.
-        forms: Cache and packing to try; the first is as the user has it.
-        prefetches: Prefetch to try; the first is the default.
-        wanted_per_s: Images/s that the loop takes; infinite if it is to be fed as fast as can be.
+        forms: Cache and packing to try, the user's present ones first.
+        prefetches: Prefetch to try, the default first.
+        wanted_per_s: Images/s that the loop can take; infinity for no limit.
     """
     steps = ladder(most)
     fallen = 0
@@ -121,20 +121,20 @@ def _rounds(measured: Measured, wanted_per_s: float, beside: Callable[[Point], I
         best = cheapest(rates, wanted_per_s)
         near = [point for point, rate in rates.items() if 0 < _NEAR * max(rates.values()) <= rate]
         near = sorted(near, key=lambda point: (point != best, -rates[point]))[: _NEAREST if number < _ROUNDS else 1]
-        fastest = max(rates, key=lambda point: rates[point])  # not the best one, which may be a little slower already
+        fastest = max(rates, key=lambda point: rates[point])  # not `best`, which may be cheaper and slightly slower
         new = [point for point in beside(fastest) if times[point] < _TWICE and rates.get(point) != 0]
         is_clear = len(near) == 1 or number >= _ROUNDS
         if not new and (not near or (is_clear and times[best] >= _TWICE)):
             return
-        # Up and down in turn: a machine that gets slower all the time is as unfair to one point as to another.
+        # Up and down in turn, so that a machine that slows down is equally unfair to all points.
         yield from sorted({*near, *new}, key=lambda point: point.cost, reverse=number % 2 == 1)
 
 
 def rates_of(measured: Measured) -> dict[Point, float]:
-    """The images/s that each point counts with; 0 if it cannot be measured.
+    """The rate of each point in images/s; 0 if it cannot be measured.
 
-    What was measured is taken as the point's rate times the pace of the machine at that time. The pace is what points
-    that were measured several times gave around that time, beside what they give in all.
+    The model: a measurement is the point's rate times the machine's pace at that time. The pace follows from the points
+    that were measured several times: what they gave around that time, compared with what they give overall.
     """
     done = [(point, math.log(rate)) for point, rate in measured if rate]
     times = Counter(point for point, _ in done)
@@ -145,13 +145,13 @@ def rates_of(measured: Measured) -> dict[Point, float]:
         around = (off[max(0, at - _AROUND) : at + _AROUND + 1] for at in range(len(off)))
         paces = [median([each for each in some if each is not None] or [0.0]) for some in around]
     rates = _rates(done, paces)
-    # Paces are relative: the usual one is such that the point that was measured most often has a rate that it gave.
+    # Paces are relative. They are scaled such that the most measured point keeps the rate that it had without them.
     usual = [_rates(done, [0.0] * len(done))[point] - rates[point] for point, _ in times.most_common(1)]
     return {point: math.exp(rates[point] + usual[0]) if point in rates else 0.0 for point, _ in measured}
 
 
 def _rates(done: Measured, paces: Sequence[float]) -> dict[Point, float]:
-    """The logarithms of the rates, by those of the machine's pace."""
+    """Logarithms of the rates, given the logarithms of the machine's pace."""
     found: defaultdict[Point, list[float]] = defaultdict(list)
     for (point, rate), pace in zip(done, paces, strict=True):
         found[point].append(rate - pace)
@@ -159,7 +159,7 @@ def _rates(done: Measured, paces: Sequence[float]) -> dict[Point, float]:
 
 
 def recommended(measured: Measured, wanted_per_s: float) -> Point:
-    """The recommended point, one of those that were measured more than once, if there are such."""
+    """The recommended point, if possible one that was measured more than once."""
     rates, times = rates_of(measured), Counter(point for point, _ in measured)
     least = min(_TWICE, max(times.values()))
     return cheapest({point: rate for point, rate in rates.items() if times[point] >= least}, wanted_per_s)
@@ -172,5 +172,5 @@ def cheapest(rates: Mapping[Point, float], wanted_per_s: float) -> Point:
 
 
 def with_part(part: float, hit_per_s: float, miss_per_s: float) -> float:
-    """Images/s if a cache has room for this part of the samples."""
+    """Images/s if a cache has room for the fraction `part` of the samples."""
     return 1.0 / (part / hit_per_s + (1.0 - part) / miss_per_s) if min(hit_per_s, miss_per_s) > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Shows what was measured: a table with bars, the recommendation, a file of settings, and a plot."""
+"""Shows the measurements: a table with bars, the recommendation, a file of settings, and a plot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prepserver.tune.measure import Job
 from prepserver.tune.points import FED, Measured, Point, rates_of
 
 _BAR = 30
-_BUSY = 0.1  # of a rate: what differs by more from one time to the next was not measured on an idle machine
+_BUSY = 0.1  # a point whose rates vary by a larger fraction was measured on a busy machine
 
 
 def shown(measured: Measured, chosen: Point, job: Job) -> Iterator[RenderableType]:
@@ -29,12 +29,12 @@ def shown(measured: Measured, chosen: Point, job: Job) -> Iterator[RenderableTyp
     for name in ("workers", "cache", "packed", "prefetch"):
         lines.add_column(name, no_wrap=True)
     lines.add_column("images/s", justify="right", no_wrap=True)
-    lines.add_column("", max_width=_BAR)  # gives way where the terminal is narrow
+    lines.add_column("", max_width=_BAR)  # shrinks on a narrow terminal
     lines.add_column("", no_wrap=True)
     most = max(rates.values())
     for point in sorted(rates, key=_by_form):
         bar = Bar(most, 0, rates[point], color="green" if point == chosen else "cyan")
-        mark = Text("<- this one" if point == chosen else "", "bold green")
+        mark = Text("<- recommended" if point == chosen else "", "bold green")
         cells = (str(point.workers), point.cache or "-", "yes" if point.packed else "-", str(point.prefetch or "-"))
         lines.add_row(*cells, f"{rates[point]:,.0f}", bar, mark)
     yield lines
@@ -54,7 +54,7 @@ def _by_point(measured: Measured) -> dict[Point, list[float]]:
 
 
 def _half_range(found: Sequence[float]) -> float:
-    """Half of what lies between the lowest and the highest, as a part of the highest."""
+    """Half of the difference between the highest and the lowest, as a fraction of the highest."""
     return (max(found) - min(found)) / max(found) / 2
 
 
@@ -67,23 +67,25 @@ def advice(measured: Measured, chosen: Point, job: Job) -> Iterator[str]:
     if arguments:
         yield f"In the script: PrepClient(..., {', '.join(arguments)})"
     if chosen.packed:
-        place = shlex.quote(printable(job.source.place)) if job.source.place else "SOURCE"  # perhaps a stranger's job
-        yield f'Once: prepserver pack {place} OUT, and Packed("OUT") in the script'
+        place = (
+            shlex.quote(printable(job.source.place)) if job.source.place else "SOURCE"
+        )  # perhaps from another user's job
+        yield f'Once: prepserver pack {place} OUT, then use Packed("OUT") in the script'
     rate, wanted = rates[chosen], job.wanted_per_s
     expect = f"Expect: {rate:,.0f} images/s" + (f" (±{100 * _half_range(found):.0f} %)" if len(found) > 1 else "")
     if wanted == float("inf"):
-        yield f"{expect}, if the training step takes them (--step-ms says how long yours is)"
+        yield f"{expect}, if your training step is fast enough (pass its duration by --step-ms or --step)"
     elif rate >= FED * wanted:
-        yield f"{expect}, all that a step of {1e3 * job.step_s:g} ms takes"
+        yield f"{expect}, all that a step of {1e3 * job.step_s:g} ms can take"
     else:
         yield (
             f"{expect}; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop "
-            f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores or cheaper ops would help"
+            f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores or cheaper ops help"
         )
     if _half_range(found) > _BUSY:
         yield (
-            f"Not sure: this point gave {min(found):,.0f} to {max(found):,.0f} images/s. Measure again when the "
-            "machine does nothing else, or longer (--seconds)"
+            f"Uncertain: this configuration gave {min(found):,.0f} to {max(found):,.0f} images/s. Measure again on an "
+            "idle machine, or longer (--seconds)"
         )
 
 
@@ -125,10 +127,10 @@ def plot(path: Path, rates: Mapping[Point, float], chosen: Point, job: Job) -> N
     for point in sorted(rates, key=_by_form):
         lines[str(point).partition(", ")[2]].append((point.workers, rates[point]))
     for form, line in lines.items():
-        axes.plot(*zip(*line, strict=True), marker="o", label=form or "as it is")
-    axes.plot([chosen.workers], [rates[chosen]], "k*", markersize=14, label=f"choice: {chosen}")
+        axes.plot(*zip(*line, strict=True), marker="o", label=form or "unchanged")
+    axes.plot([chosen.workers], [rates[chosen]], "k*", markersize=14, label=f"recommended: {chosen}")
     if job.wanted_per_s != float("inf"):
-        axes.axhline(job.wanted_per_s, color="grey", linestyle="--", label="all that the step takes")
+        axes.axhline(job.wanted_per_s, color="grey", linestyle="--", label="all that the step can take")
     axes.set_xlabel("workers")
     axes.set_ylabel("images/s")
     axes.set_ylim(bottom=0)

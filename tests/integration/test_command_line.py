@@ -213,12 +213,16 @@ def test_a_detached_daemon_is_ready_on_return_and_stop_ends_it(short_path: Path)
 
 
 def test_a_detached_daemon_that_cannot_start_says_so(short_path: Path) -> None:
-    (short_path / "c").write_text("")  # a file where the listings should go is no reason; a bad setting is
     config = short_path / "c.toml"
     config.write_text("chunk_rows = 0\n")
     done = cli("start", "-d", "--runtime-dir", str(short_path / "run"), "--config", str(config))
     assert done.returncode == exits.USAGE == 2
     assert "chunk_rows" in done.stderr
+    where = ("--runtime-dir", str(short_path / "run"), "--cache-dir", str(short_path / "cache"))
+    late = cli("start", "-d", "--workers", "1", "--plugin", "no_such_module", *where)
+    assert late.returncode == exits.FAILED
+    assert "the daemon did not start: plug-in 'no_such_module' cannot be imported" in late.stderr
+    assert f"(see {short_path}/run/daemon.log)" in late.stderr
     assert cli("status", "--runtime-dir", str(short_path / "run")).returncode == exits.NO_DAEMON
 
 

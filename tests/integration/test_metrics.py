@@ -53,7 +53,7 @@ def serving(server: Server) -> Iterator[Path]:
                *("--runtime-dir", str(server.runtime_dir))]  # fmt: skip
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "serves /metrics" in process.stderr.readline()
+        assert "serving /metrics" in process.stderr.readline()
         try:
             yield path
         finally:
@@ -142,7 +142,7 @@ def check_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     for unknown in ("nobody", 'a "b"~1', 'a "b"~9'):
         assert main(["report", unknown, "-o", str(file), *where]) == exits.FAILED
     said = capsys.readouterr().err
-    assert "it has logs of 'a \"b\"'" in said
+    assert "jobs with a log: 'a \"b\"'" in said
     assert "3 runs of a job are kept" in said
 
 

@@ -75,11 +75,11 @@ def test_whenever_killed_a_second_run_makes_the_same_files(folder: Path, tmp_pat
     process.send_signal(how)
     said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == (130 if how == signal.SIGINT else -how)
-    assert ("run the same command again to go on" in said) == (how == signal.SIGINT)
+    assert ("run the same command again to continue" in said) == (how == signal.SIGINT)
     wait_until(lambda: all(map(leaks.gone, crew)))
     done = cli("pack", written, str(tmp_path / "out"), *words, "--json")
     assert done.returncode == exits.OK
-    assert "are packed already; going on" in done.stderr
+    assert "are already packed" in done.stderr
     spec, options = source_from(written), Options(Transcoder(False, quality=70, max_side=100), workers=2)
     assert spec is not None
     whole = pack(spec, tmp_path / "whole", options, Report())
@@ -151,7 +151,7 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(folder: Path, tmp_path: P
     if done.returncode == 99 or "unshare failed" in done.stderr or "Operation not permitted" in done.stderr:
         pytest.skip("no mount namespaces here")
     assert "no space left" in done.stderr
-    assert "are packed already; going on" in done.stderr
+    assert "are already packed" in done.stderr
     summary, codes = done.stdout.splitlines()
     assert codes == f"{exits.FAILED} {exits.OK}"
     assert json.loads(summary)["samples"] == COUNT

@@ -191,10 +191,11 @@ def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest
         ([], "SCRIPT.py:FUNCTION"),
         (["SyntheticImages(9)"], "--ops"),
         (["SyntheticImages(9)", "--ops", "print(1)"], "print"),
-        (["SyntheticImages(9)", "--ops", "SyntheticImages(9)"], "no list of ops"),
+        (["SyntheticImages(9)", "--ops", "SyntheticImages(9)"], "is not a list of ops"),
         (["nowhere.py:loader"], "nowhere.py"),
         (["os:getcwd"], "returns str, not a PrepClient"),
-        (["os:sep"], "is no function"),
+        (["os:sep"], "os has no function sep"),
+        (["train.py"], "train.py:NAME"),
         (["SyntheticImages(9)", "--plot", "a.gif"], ".png or .svg"),
         (["SyntheticImages(9)", "--write", "/nowhere/a.toml"], "no folder /nowhere"),
     ],
@@ -202,6 +203,11 @@ def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest
 def test_what_cannot_be_tuned_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_dataset_that_is_gone_is_said_before_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(tmp_path / "gone"), "--ops", "CenterCrop(8)", "--step", "os:getcwd"]) == 1
+    assert f"the folder {tmp_path}/gone does not exist" in capsys.readouterr().err
 
 
 def test_too_few_samples_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,12 +68,12 @@ def test_a_module_lists_its_plugins_and_objects_are_told_apart(module: Callable[
         ),
         ("x =", "broken", "SyntaxError"),
         ("raise SystemExit(3)", "broken", "SystemExit: 3"),
-        ("", "broken", "module broken lists none"),
-        ("prepserver_ops = [1]", "broken", "module broken lists none"),
+        ("", "broken", "module broken lists no plug-ins"),
+        ("prepserver_ops = [1]", "broken", "module broken lists no plug-ins"),
         ("", "broken:x", "module broken has no x"),
-        ("x = 3", "broken:x", "'x' is no op: it must be callable"),
-        ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "and its name 1 to 64"),
-        ("", "__main__:x", "a script only by its own name"),
+        ("x = 3", "broken:x", "'x' is not a valid op: it must be callable"),
+        ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "with a name of 1 to 64"),
+        ("", "__main__:x", "from a script only by its module name"),
         ("", "nowhere_at_all", "No module named 'nowhere_at_all'"),
         ("", ".relative", "TypeError"),
         ("prepserver_ops = {str(n): print for n in range(65)}", "broken", "65 plug-ins are more than 64"),
@@ -95,7 +95,7 @@ def test_a_mistyped_name_needs_no_traceback(name: str) -> None:
 def test_two_plugins_have_two_names(module: Callable[[str, str], None]) -> None:
     module("one", "def x(): ...\n")
     module("two", "def x(): ...\n")
-    with pytest.raises(PluginError, match=r"two plug-ins are ops with the name 'x': .*one\.py and two"):
+    with pytest.raises(PluginError, match=r"two op plug-ins have the name 'x': .*one\.py and two"):
         plugins.load(["one:x", "two:x"])
 
 

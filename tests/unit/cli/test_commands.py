@@ -18,6 +18,7 @@ import torch
 
 from prepserver import __version__, cli
 from prepserver.__main__ import main as start
+from prepserver.audit.logfile import LogFile
 from prepserver.cli import ask, exits, main
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import ATTACH_SOCKET, Refused
@@ -175,7 +176,10 @@ def test_without_a_daemon_a_command_exits_with_3(
 
 def test_a_place_that_is_no_socket_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("prometheus_client")
-    for place, why in ((tmp_path, "is there and no socket"), (tmp_path / "none" / "s", "No such file or directory")):
+    for place, why in (
+        (tmp_path, "exists and is not a socket"),
+        (tmp_path / "none" / "s", "No such file or directory"),
+    ):
         code, _, err = said(["metrics", "--listen", f"unix:{place}"], capsys)
         assert code == exits.USAGE
         assert err.startswith(f"prepserver metrics: --listen unix:{place}: {why}")
@@ -188,7 +192,7 @@ def test_a_cache_dir_that_is_missing_is_named(
 ) -> None:
     code, out, err = said([*command, "--cache-dir", str(tmp_path / "none")], capsys)
     assert (code, out) == (exits.USAGE, "")
-    assert err == f"prepserver {command[0]}: --cache-dir {tmp_path}/none: there is no such folder"
+    assert err == f"prepserver {command[0]}: --cache-dir {tmp_path}/none: no such folder"
 
 
 @pytest.mark.skipif(os.getuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")
@@ -200,6 +204,19 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (exits.NO_PERMISSION, "")
     assert done.stderr == f"prepserver quarantine: {folder}: Permission denied\n"
+
+
+@pytest.mark.parametrize("words", ["replay --batch 0 -o row.png", "tune"])
+def test_a_log_without_a_training_is_said_to_have_none(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its daemon was killed before the job had attached."""
+    log = LogFile(tmp_path / "audit", "resnet", os.getuid())
+    log.close()
+    code, _, err = said([*words.split(), "--job", "resnet", "--cache-dir", str(tmp_path)], capsys)
+    assert (code, err) == (
+        exits.FAILED, f"prepserver {words.split()[0]}: the log of job 'resnet' ({log.path}) holds no training",
+    )  # fmt: skip
 
 
 def test_before_the_first_quarantine_none_is_listed(

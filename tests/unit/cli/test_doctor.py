@@ -92,7 +92,7 @@ def test_a_machine_too_slow_for_one_job_says_so() -> None:
     slow = looked(job_rate=1e6)["decoding"]
     assert slow.severity == "slow"
     assert slow.figures["jobs_fed"] < 1
-    assert "of a job at 1,000,000 images/s" in slow.text
+    assert "feeds 0.0 jobs at 1,000,000 images/s" in slow.text
 
 
 def test_the_storage_of_a_dataset_is_measured(tmp_path: Path) -> None:
@@ -101,12 +101,19 @@ def test_the_storage_of_a_dataset_is_measured(tmp_path: Path) -> None:
         (tmp_path / f"{number}.jpg").write_bytes(bytes(10_000))
     with (tmp_path / "large.tar").open("wb") as large:
         large.truncate(1 << 30)
+    (tmp_path / "gone.jpg").symlink_to("nowhere")  # counts as no file
     found = hardware.storage(str(tmp_path), 0.02, 2, wanted_per_s=1.0)
     assert found.severity == "ok"
     assert found.figures["files_per_s"] > 1
     slow = hardware.storage(str(tmp_path), 0.0, 1, wanted_per_s=1e9)
     assert slow.severity == "slow"
     assert f"prepserver pack {tmp_path} OUT" in slow.fix
+
+
+def test_a_storage_without_readable_files_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "gone.jpg").symlink_to("nowhere")
+    found = hardware.storage(str(tmp_path), 0.02, 2, wanted_per_s=1.0)
+    assert (found.severity, found.text) == ("broken", f"no file below {tmp_path} can be read")
 
 
 @pytest.mark.parametrize(

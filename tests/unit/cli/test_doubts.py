@@ -25,8 +25,8 @@ def test_settings_that_the_machine_can_follow_raise_no_doubt(tmp_path: Path) -> 
         (["--root", "FILE"], "is not a folder"),
         (["--cache-dir", "FILE"], "is not a folder"),
         (["--cache-dir", "FILE/below"], "is not a folder"),
-        (["--engine", "ray"], "--remote-workers N belong together"),
-        (["--remote-workers", "2"], "--remote-workers N belong together"),
+        (["--engine", "ray"], "pass both --engine ray and --remote-workers N, or neither"),
+        (["--remote-workers", "2"], "pass both --engine ray and --remote-workers N, or neither"),
         (["--engine", "ray", "--remote-workers", "2", "--address", "ray://head:10001"], "must belong to the cluster"),
         (["--engine", "ray", "--remote-workers", "2"], "needs the package ray: pip install 'prepserver[ray]'"),
     ],
@@ -69,10 +69,10 @@ def test_a_default_cache_that_cannot_be_made_is_doubted(tmp_path: Path, monkeypa
 def test_a_missing_folder_for_caches_or_plugins_is_named(tmp_path: Path) -> None:
     none = (str(tmp_path), str(tmp_path / "none"))
     cache, plugin = doubts(Settings(memory_bytes=64 << 20, cache_folders=none, plugin_read=none))
-    assert f"sees no cache folder {tmp_path}/none: " in cache
-    assert f"sees no plug-in folder {tmp_path}/none: " in plugin
+    assert f"cannot see cache folder {tmp_path}/none: " in cache
+    assert f"cannot see plug-in folder {tmp_path}/none: " in plugin
 
 
 def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     (said,) = doubts(Settings(memory_bytes=64 << 20, source_roots=(str(tmp_path), str(tmp_path / "none"))))
-    assert f"sees no root {tmp_path}/none: " in said
+    assert f"cannot see root {tmp_path}/none: " in said

@@ -50,9 +50,9 @@ def test_any_source_is_packed_as_python_writes_it(tmp_path: Path, capsys: pytest
     assert run(written, str(tmp_path / "out"), "--transcoder", "pillow", "--json") == exits.OK
     assert json.loads(capsys.readouterr().out)["samples"] == 4
     assert run(f"Packed('{tmp_path}/out')", str(tmp_path / "again")) == exits.USAGE
-    assert "is a packed dataset" in capsys.readouterr().err
+    assert "is already packed" in capsys.readouterr().err
     assert run(f"Skip(Packed('{tmp_path}/out'), 1)", str(tmp_path / "again")) == exits.USAGE
-    assert "is a packed dataset" in capsys.readouterr().err
+    assert "is already packed" in capsys.readouterr().err
 
 
 THINGS = """
@@ -121,7 +121,7 @@ def test_every_kind_of_column_is_packed_as_it_is(
     assert opened.read(1) == {"caption": "b\u00e9b\u00e9 1", "label": 1}
     assert use.endswith(', columns={"caption": kinds.Text(), "label": kinds.Label()})')
     assert run("Plugin('things', count=2, columns={'label': kinds.Label()})", str(tmp_path / "no")) == exits.USAGE
-    assert "has nothing but labels" in capsys.readouterr().err
+    assert "has only labels" in capsys.readouterr().err
 
 
 def test_kinds_take_their_values_by_position_as_in_python() -> None:
@@ -134,25 +134,28 @@ def test_kinds_take_their_values_by_position_as_in_python() -> None:
     ("words", "text"),
     [
         (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
-        (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is no source; there are Arrays, BucketByLength,"),
+        (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is not a source; sources are Arrays, BucketByLength,"),
         (("Take(SyntheticImages(3), open('x'))", "OUT"), "there is no op or source open"),
-        (("Take(SyntheticImage(3), 2)", "OUT"), "no op or source SyntheticImage; is it SyntheticImages?"),
-        (("Take(SyntheticImages(3), x.y())", "OUT"), "x.y() is neither a number, a text in quotes or a list"),
+        (("Take(SyntheticImage(3), 2)", "OUT"), "no op or source SyntheticImage; did you mean SyntheticImages?"),
+        (("Take(SyntheticImages(3), x.y())", "OUT"), "x.y() must be a number, a text in quotes, a list"),
         (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
         (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),
         (("Take(**{})", "OUT"), "keywords must be strings"),
         (("Take(" * 9000 + ")", "OUT"), "Take(Take("),
         (("Concat([" + "1," * 40000 + "])", "OUT"), "has 80010 characters, more than 65536"),
-        (("ImageFolder('/d', masks='/m')", "OUT", "--masks", "/m"), "--masks: say it in the source"),
+        (
+            ("ImageFolder('/d', masks='/m')", "OUT", "--masks", "/m"),
+            "--masks: name the masks in ImageFolder(...) instead",
+        ),
         (("s3://bucket/train", "OUT"), "is not on this machine"),
-        (("SOURCE", "OUT", "--segment", "9"), "--segment: 9 is not in [1, 8]"),
+        (("SOURCE", "OUT", "--segment", "9"), "--segment: 9 is not between 1 and 8"),
         (("SOURCE", "OUT", "--quality", "good"), "--quality good"),
         (("SOURCE", "OUT", "--shard-size", "12 apples"), "--shard-size"),
         (("SOURCE", "OUT", "--workers", "many"), "workers"),
-        (("SOURCE", "OUT", "--max-side", "0"), "--max-side: 0 is not in [1, "),
-        (("--masks", "--", "a-{0..1}.tar", "OUT"), "--masks: needs the extension of the masks"),
-        (("x.npz", "OUT"), "x.npz holds arrays: their rows need no decoding"),
-        (("--masks", "--", "SOURCE", "OUT"), "--masks: needs the folder of the masks"),
+        (("SOURCE", "OUT", "--max-side", "0"), "--max-side: 0 is not between 1 and "),
+        (("--masks", "--", "a-{0..1}.tar", "OUT"), "--masks needs the extension of the masks"),
+        (("x.npz", "OUT"), "x.npz holds arrays, which need no decoding"),
+        (("--masks", "--", "SOURCE", "OUT"), "--masks needs the folder of the masks"),
     ],
 )
 def test_arguments_that_cannot_be_are_named(
@@ -181,7 +184,7 @@ def test_a_folder_that_holds_other_things_is_a_wrong_argument(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     assert run(PHOTOS, str(tmp_path / "out")) == exits.USAGE
-    assert "not empty" in capsys.readouterr().err
+    assert "neither empty" in capsys.readouterr().err
 
 
 def test_without_a_lossless_way_it_says_that_it_encodes_again(

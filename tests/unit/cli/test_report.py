@@ -71,7 +71,7 @@ def test_a_page_can_be_read_again() -> None:
     assert len(found.by_images[0].slices) <= 730
     assert figures(found.by_images[0].slices) == pytest.approx(figures(whole.by_images[0].slices))
     assert found.by_images[0].verdicts == whole.tracks["a"].verdicts
-    with pytest.raises(ValueError, match="no page"):
+    with pytest.raises(ValueError, match="not a page"):
         data_of("<html></html>")
 
 
@@ -91,7 +91,7 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     a.write_text("other")
     for names in ((a, b), (b, tmp_path / "none.html")):
         assert main(["compare", *map(str, names)]) == exits.FAILED
-    assert "no page" in capsys.readouterr().err
+    assert "not a page" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

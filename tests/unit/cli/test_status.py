@@ -64,6 +64,10 @@ def test_each_row_is_one_line_that_fits_the_terminal(width: int) -> None:
     assert [after - title for title, after in zip(titles, [*titles[1:], len(lines)], strict=True)] == [3, 3, 3, 3]
 
 
+def test_60_columns_have_room_for_the_beginning_of_a_name() -> None:
+    assert LONG[:6] in "\n".join(shown(state(), 60))
+
+
 def test_80_columns_have_room_for_all_but_a_long_name() -> None:
     text = "\n".join(shown(state(), 80))
     for cell in (LONG[:15], "7/8", "89 (41 %)", "12346", "23 %", "job 18", "99 %"):

@@ -76,7 +76,7 @@ def test_all_that_is_known_is_shown_on_a_wide_terminal() -> None:
 
 
 def test_a_healthy_machine_is_told_so() -> None:
-    assert "Nothing limits the jobs" in shown(busy(is_slow=False), 80)
+    assert "Only their own training steps limit the jobs" in shown(busy(is_slow=False), 80)
 
 
 def test_an_older_daemons_state_is_shown_as_far_as_it_goes() -> None:
@@ -115,4 +115,4 @@ def test_keys_sort_freeze_and_quit() -> None:
 
 
 def test_a_daemon_that_is_gone_is_named() -> None:
-    assert "no daemon runs in /run/x; looking" in shown(busy(), 120, view=View(gone="no daemon runs in /run/x"))
+    assert "no daemon runs in /run/x; retrying" in shown(busy(), 120, view=View(gone="no daemon runs in /run/x"))

@@ -109,6 +109,6 @@ def test_a_flipped_bit_of_a_pixel_is_a_bad_sample(folder: ImageFolder, tmp_path:
 
 def test_boxes_are_packed_with_pixels_of_their_own_size_only(tmp_path: Path) -> None:
     source = coco_tree(tmp_path / "coco", 4)
-    with pytest.raises(PackError, match="--side makes images smaller but not boxes, labels: leave out one of the two"):
+    with pytest.raises(PackError, match="--side shrinks images but not boxes, labels: leave out one of the two"):
         do(source, tmp_path / "out")
     assert do(source, tmp_path / "out", side=None).pixels == 4

@@ -45,7 +45,7 @@ def test_a_week_takes_no_more_room_than_an_hour(tmp_path: Path, monkeypatch: pyt
 
 def test_ranks_of_different_verdicts_take_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank is judged every ten seconds, and the verdict that was said last is another rank's."""
-    monkeypatch.setattr(history, "_MAX_SAID", 20)
+    monkeypatch.setattr(history, "_MAX_OTHER_LINES", 20)
     file, others = opened(tmp_path), {**VERDICT, "verdict": "data-bound (read)"}
     track = file.begin(READS, 7)
     for k in range(200):

@@ -177,6 +177,12 @@ facts = st.builds(
 )  # fmt: skip
 
 
+def test_the_only_worker_is_never_one_too_many() -> None:
+    found = judged(loop_starved=0.5, workers=1)
+    assert (found.kind, found.causes) == ("host-CPU-bound", ("loop",))
+    assert "workers" not in found.next
+
+
 @given(facts)
 def test_every_verdict_is_complete_and_every_healthy_one_silent(given_facts: Facts) -> None:
     found = judge(given_facts)

@@ -33,17 +33,17 @@ def test_the_table_marks_the_choice_and_the_advice_follows(width: int) -> None:
     with console.capture() as captured:
         console.print(*shown(MEASURED, DECODED, JOB), sep="\n")
     text = captured.get()
-    (line,) = [line for line in text.splitlines() if "<- this one" in line]
+    (line,) = [line for line in text.splitlines() if "<- recommended" in line]
     assert line.split()[:5] == ["2", "decoded", "-", "-", "630"]
     assert "prepserver start --workers 2" in text
     assert 'PrepClient(..., cache="decoded")' in text
-    assert "630 images/s (±2 %), all that a step of 100 ms takes" in " ".join(text.split())
+    assert "630 images/s (±2 %), all that a step of 100 ms can take" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
     ("point", "step_s", "says"),
     [
-        (Point(2, packed=True), 0.1, 'prepserver pack /data/train OUT, and Packed("OUT")'),
+        (Point(2, packed=True), 0.1, 'prepserver pack /data/train OUT, then use Packed("OUT")'),
         (Point(2), 0.1, "could take 640, so the loop waits 41 % of its time"),
         (Point(2), 0.0, "--step-ms"),
     ],
@@ -55,10 +55,10 @@ def test_the_advice_says_what_to_do_and_to_expect(point: Point, step_s: float, s
 
 
 def test_figures_of_a_busy_machine_say_so() -> None:
-    assert "Not sure: this point gave 300 to 400 images/s" in "\n".join(
+    assert "Uncertain: this configuration gave 300 to 400 images/s" in "\n".join(
         advice([(Point(2), 400.0), (Point(2), 300.0)], Point(2), JOB)
     )
-    assert "Not sure" not in "\n".join(advice(MEASURED, DECODED, JOB))
+    assert "Uncertain" not in "\n".join(advice(MEASURED, DECODED, JOB))
     found = plain(MEASURED, DECODED, JOB, {}, 1.0)
     assert found["choice"]["measured_per_s"] == [630.0, 610.0]
 
