@@ -360,7 +360,7 @@ def _add_pack(commands: _Commands) -> None:
         commands, "pack", "prepserver.cli.pack:pack", "convert a dataset into one that is read faster",
         "Writes the samples of SOURCE, in order, into a few large files in OUT, with their labels, class names and "
         "names. JPEGs get a restart marker every few blocks and an index, so that a worker decodes only what a crop "
-        "needs: 1.3 to 1.4 times the images/s of plain files, with the same pixels and in about the same space. The "
+        "needs: about 1.2 times the images/s of plain files, with the same pixels and in about the same space. The "
         "compiled kernels convert without loss; without them, Pillow encodes again. Files that cannot be converted "
         '(PNG, CMYK, damaged JPEGs) are kept unchanged and still served. Use the result as Packed("OUT").',
         "If it is interrupted, run the same command again: it continues. A finished dataset is left alone.\n\n"

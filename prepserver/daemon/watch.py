@@ -223,6 +223,7 @@ class Watch:
             ring_rows=stream.lanes[cursor.lane].rows,
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
+            keeps_decoded=attachment.attach.cache == "decoded",
             full_cache=self.caches.full_of(stream.spec.listing),
         )
 

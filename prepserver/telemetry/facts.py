@@ -55,6 +55,7 @@ class Facts:
     gpu_busy: float | None = None  # utilisation of the job's GPU; None if it is not known
     ring_rows: int = 0
     round_rows: int = 0  # rows of one batch for all ranks of the job
+    keeps_decoded: bool = False  # whether the job asks for a cache of decoded samples
     full_cache: FullCache | None = None  # the cache of the job's dataset, if it is full
     pure_kernels: str = ""  # why the compiled kernels are off; empty if they are on
     inline: bool = False  # whether the training process makes the rows itself

@@ -210,8 +210,9 @@ def _cure(stage: str, share: float, facts: Facts) -> str:
     if stage == "read":
         return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
     if stage == "decode":
+        keep = 'cache="decoded" keeps it in memory, ' if not facts.keeps_decoded else ""
         return (
-            f'decode each sample once: cache="decoded" keeps it in memory, `prepserver pack --form pixels` on disk '
+            f"decode each sample once: {keep}`prepserver pack --form pixels` keeps it on disk "
             f"({effect}). If images are far larger than the rows, `prepserver pack --max-side PIXELS` shrinks them once"
         )
     return f"make {stage} cheaper: put it after the crop, compile it, or move it to the GPU with device_ops= ({effect})"

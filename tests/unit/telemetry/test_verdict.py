@@ -67,7 +67,8 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
     [
         (STARVED, "data-bound", {"decode", "workers"}, "start 8 more workers"),
         ({**STARVED, "waiting": 0.2}, "data-bound", {"decode", "workers"}, "start 2 more workers, which 8.0 idle"),
-        ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, 'cache="decoded" keeps'),
+        ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, 'once: cache="decoded" keeps'),
+        ({**STARVED, "cores_idle": 0.3, "keeps_decoded": True}, "data-bound", {"decode"}, "once: `prepserver pack"),
         ({**STARVED, "stages": {"read": 0.05, "decode": 0.004}}, "data-bound", {"read", "workers"}, "faster storage"),
         ({**STARVED, **WAITS_OUTSIDE, "cores_idle": 0.0}, "data-bound", {"decode", "workers"}, "8 more workers"),
         (
