@@ -1,4 +1,4 @@
-"""Bounds what the log says about misbehaving peers: some lines for each user, then how many more there were."""
+"""Bounds what is logged about misbehaving peers: some lines for each user, then how many more there were."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Complaints:
         self._windows: dict[int, _Window] = {}
 
     def warn(self, uid: int, text: str, *arguments: object, bug: Exception | None = None) -> None:
-        """Logs `text`, with the traceback of a bug of the daemon; or counts it."""
+        """Logs `text`, with the traceback of a `bug` in the daemon, or only counts it."""
         window = self._windows.setdefault(uid, _Window(time.monotonic() + _WINDOW_S))
         window.warnings += 1
         if window.warnings <= _MOST:

@@ -49,7 +49,7 @@ class Driver:
         """Handles an event, after all earlier ones."""
         self._events.append(event)
         if self._is_busy:
-            return  # an action of the current event caused this one
+            return  # an action of the current event has caused this one, which is handled next
         self._is_busy = True
         try:
             while self._events:
@@ -65,7 +65,7 @@ class Driver:
             for action in itertools.chain(decided, self.coordinator.later()):
                 try:
                     now = self._do(action)
-                except Exception as e:  # noqa: BLE001 - the table already contains the other actions
+                except Exception as e:  # noqa: BLE001 - the other actions follow: the table contains them already
                     failed = failed or e
         if failed is not None:
             raise failed
@@ -83,7 +83,7 @@ class Driver:
             case actions.Move():
                 self.attachments.moved(action)
             case actions.QuarantineSample():
-                self._put_away(action)
+                self._quarantine(action)
             case actions.Joined() | actions.GoesAlone() | actions.Say():
                 _say(action)
             case actions.KillWorker(worker):
@@ -102,10 +102,10 @@ class Driver:
             if machine_free_bytes()[0] < e.asked_bytes:
                 self.caches.free_idle()
             return RingRefused(asked.lane, "memory", str(e))
-        except OSError as e:  # such as a lack of descriptors; running jobs go on
+        except OSError as e:  # such as a lack of descriptors; running jobs continue
             return RingRefused(asked.lane, "busy", f"the daemon cannot take another job now: {e}")
         except Exception as e:
-            log.exception("an error in making a ring; please report it")
+            log.exception("a ring could not be made because of an error in the daemon; please report it")
             return RingRefused(asked.lane, "internal", f"an error in the daemon: {type(e).__name__}: {e}")
         return RingMade(asked.lane, ring.layout.rows)
 
@@ -114,7 +114,7 @@ class Driver:
     ) -> None:
         if isinstance(action, actions.DropRing | work.DropLane):
             self.rings.drop(action.lane)
-        if not isinstance(action, actions.DropRing):  # of which no worker knows
+        if not isinstance(action, actions.DropRing):  # no worker knows its lane
             self.pool.broadcast(*self._with_ring(action))
 
     def setup(self) -> Iterable[tuple[Any, Sequence[int]]]:
@@ -125,7 +125,7 @@ class Driver:
         """A message to workers, with the descriptor of the ring that it brings."""
         return message, (self.rings.held[message.lane].fd,) if isinstance(message, work.AddLane) else ()
 
-    def _put_away(self, bad: actions.QuarantineSample) -> None:
+    def _quarantine(self, bad: actions.QuarantineSample) -> None:
         where = f" for pipeline {bad.pipeline[:12]} ({bad.ops})" if bad.pipeline else ""
         log.error("sample %d killed workers repeatedly and is quarantined%s", bad.index, where)
         self.quarantine.add(bad.source, bad.index, bad.why, bad.dataset, bad.pipeline, bad.ops)
