@@ -39,7 +39,7 @@ MAX_SEGMENTS = 1 << 26
 """Blocks of the largest possible JPEG, 65535 x 65535 pixels; a head that claims more is damaged."""
 
 MAX_SEGMENT_MCUS = 8
-"""Longest segment, of at most 35 kB (10 blocks per MCU, 27 bits per coefficient, all stuffed): a length fits 16 bits."""
+"""Longest segment: at most 35 kB (10 blocks per MCU, 27 bits per coefficient, all stuffed), so lengths fit 16 bits."""
 
 _KINDS = (KEPT, INDEXED, SKIPPED, PIXELS)
 
