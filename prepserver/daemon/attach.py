@@ -24,7 +24,7 @@ from prepserver.protocol.messages import TO_ANY_DAEMON, TO_DAEMON, Descriptor, R
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
 _BACKLOG = 128
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _PAUSE_S = 0.01
 
 OUT_OF_DESCRIPTORS = Refused("busy", "the daemon is out of descriptors: try again later")
@@ -132,7 +132,7 @@ class Listener:
         try:
             sock, _ = self.sock.accept()
         except OSError as e:  # mostly: the client is gone already
-            if e.errno in _NO_DESCRIPTOR:
+            if e.errno in NO_DESCRIPTOR:
                 self._turn_away()
             return None
         try:
@@ -148,7 +148,7 @@ class Listener:
             with self.sock.accept()[0] as sock:
                 sock.send(encode(OUT_OF_DESCRIPTORS), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError as e:  # mostly: the queue is empty, or the client is gone
-            if e.errno in _NO_DESCRIPTOR:
+            if e.errno in NO_DESCRIPTOR:
                 time.sleep(_PAUSE_S)  # a thread or, for ENFILE, another process has taken the spare descriptor
         self._open_spare()
 

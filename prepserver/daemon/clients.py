@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
+from prepserver.daemon.attach import NO_DESCRIPTOR, OUT_OF_DESCRIPTORS, Listener, Peer
 from prepserver.daemon.complaints import Complaints
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger
@@ -200,8 +200,10 @@ class Clients:
         peer.mismatch = mismatch(hello)
         try:
             peer.open(self.line_socket)
-        except OSError:
-            peer.turn_away(OUT_OF_DESCRIPTORS)
+        except OSError as e:
+            text = f"the daemon cannot open a line to this client: {e.strerror}. Try again later"
+            self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, text)
+            peer.turn_away(OUT_OF_DESCRIPTORS if e.errno in NO_DESCRIPTOR else messages.Refused("busy", text))
             self.drop(peer)
             return
         assert peer.line is not None
