@@ -52,9 +52,9 @@ class Stream:
     rows_delivered: int = 0  # rows announced to ranks
     # start of a chunk in which a worker died -> its samples with strikes, as (pipeline, index)
     suspects: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
-    twice: set[int] = field(default_factory=set)  # starts of chunks that were given out twice and are not made yet
-    # start of a chunk that one worker has made and another one may still write -> its bad rows
-    half_made: dict[int, list[BadRow]] = field(default_factory=dict)
+    # start of a chunk that was given out twice -> None, or its bad rows when one worker has made it and another one has
+    # still to end
+    twice: dict[int, list[BadRow] | None] = field(default_factory=dict)
     parted_s: float | None = None  # when a parting made it; None if none did
     # consecutive failed tasks by the lane to blame; None where no lane is
     failed: Counter[int | None] = field(default_factory=Counter)

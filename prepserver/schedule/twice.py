@@ -46,7 +46,7 @@ class Twice:
                 continue
             idle.remove(takes)
             task.twice = True
-            stream.twice.add(task.chunk.position)
+            stream.twice[task.chunk.position] = None
             stream.chunks.lost(task.chunk.position, task.chunk.count)
 
     def made(self, stream: Stream, task: Task, bad: Iterable[BadRow]) -> list[Action]:
@@ -54,10 +54,9 @@ class Twice:
         position = task.chunk.position
         if position in stream.twice:
             if others := self._workers.making(stream.id, position):
-                stream.half_made[position] = list(bad)
+                stream.twice[position] = list(bad)
                 return [KillWorker(worker) for worker in others]
-            stream.half_made.pop(position, None)
-            stream.twice.discard(position)
+            del stream.twice[position]
         stream.filled(task.chunk, bad)
         return [*stream.announcements()]
 
@@ -66,9 +65,9 @@ class Twice:
         stream, position = self._table.streams.get(task.stream), task.chunk.position
         if stream is None or self._workers.making(task.stream, position):
             return []  # another worker still runs it
-        if position not in stream.half_made:
+        if (bad := stream.twice.get(position)) is None:
             stream.chunks.lost(position, task.chunk.count)
             return []
-        stream.twice.discard(position)
-        stream.filled(task.chunk, stream.half_made.pop(position))
+        del stream.twice[position]
+        stream.filled(task.chunk, bad)
         return [*stream.announcements()]

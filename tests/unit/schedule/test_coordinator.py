@@ -748,7 +748,7 @@ def test_a_chunk_made_twice_is_told_when_both_have_made_it() -> None:
     late = _duplicate(s)
     s.made(1, s.workers.slots[1].tasks[0])
     assert told(s.made(2, late)) == [(5, 12)]
-    assert not s.streams[1].half_made
+    assert not s.streams[1].twice
     validate(s)
 
 
