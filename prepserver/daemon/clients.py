@@ -41,9 +41,7 @@ def _bye(said: bytes) -> messages.Bye | None:
     return None
 
 
-def _contains_errors(
-    do: Callable[Concatenate[Clients, Peer, P], None],
-) -> Callable[Concatenate[Clients, Peer, P], None]:
+def _guarded(do: Callable[Concatenate[Clients, Peer, P], None]) -> Callable[Concatenate[Clients, Peer, P], None]:
     """On an unforeseen error in the handling of a peer, ends only that peer's connection.
 
     An unforeseen error elsewhere, such as in a tick, in a worker's answer or in `fail` itself, ends the daemon.
@@ -111,7 +109,7 @@ class Clients:
                 return
             self._add_peer(peer)
 
-    @_contains_errors
+    @_guarded
     def _add_peer(self, peer: Peer) -> None:
         try:
             while (silent := self.peers.in_the_way_of(peer)) is not None:
@@ -126,7 +124,7 @@ class Clients:
         if peer.pidfd >= 0:
             self.poll.watch(peer.pidfd, lambda: self._ended(peer))
 
-    @_contains_errors
+    @_guarded
     def _drop_silent(self, peer: Peer, text: str) -> None:
         """Drops a peer that has asked nothing (unless its question has just arrived), or that should have hung up."""
         if not peer.is_told and peer.line is not None:
@@ -138,7 +136,7 @@ class Clients:
 
     # -- messages -----------------------------------------------------------------------------------
 
-    @_contains_errors
+    @_guarded
     def _read_line(self, peer: Peer) -> None:
         assert peer.line is not None
         try:
@@ -173,7 +171,7 @@ class Clients:
             self.driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
         self.ledger.released(cursor, message.upto)
 
-    @_contains_errors
+    @_guarded
     def _read_lease(self, peer: Peer) -> None:
         try:
             said = peer.sock.recv(MAX_MESSAGE_BYTES + 1)
@@ -209,7 +207,7 @@ class Clients:
         assert peer.line is not None
         self.poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
 
-    @_contains_errors
+    @_guarded
     def _ended(self, peer: Peer) -> None:
         # Its last messages may still be unread. The bound is for a forked child of the client that keeps sending.
         for _ in range(_LAST_MESSAGES):
@@ -218,12 +216,12 @@ class Clients:
             self._read_line(peer)
         self.drop(peer)
 
-    @_contains_errors
+    @_guarded
     def _flush(self, peer: Peer) -> None:
         if peer.line is not None and not peer.line.flush():
             self._hang_up(peer)
 
-    @_contains_errors
+    @_guarded
     def admit(self, peer: Peer, question: Question) -> None:
         """Asks the coordinator for a place, if the client is still connected; its source is listed."""
         if peer.is_listening:

@@ -219,10 +219,8 @@ class WorkerPool:
         """Kills a worker whose task is overdue if it has begun no sample: it hangs while it opens a source."""
         child = self._up.get(worker)
         if child is not None and not child.page.read().busy and self._kill(child):
-            log.warning(
-                "killed worker %d: it had a task for more than sample_timeout_s = %g s and was at no sample",
-                child.number, self._settings.sample_timeout_s,
-            )  # fmt: skip
+            limit_s = self._settings.sample_timeout_s
+            log.warning("killed worker %d: no sample begun within sample_timeout_s = %g s", child.number, limit_s)
 
     def tick(self, now_s: float) -> None:
         """Handles deadlines and replacements; call it several times a second."""
@@ -238,9 +236,7 @@ class WorkerPool:
         # Remote workers may wait for room in Ray's cluster for any time.
         asked = [seat for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
         if any(now_s - seat.since_s > START_TIMEOUT_S for seat in asked):
-            log.error(
-                "killed %s: it has not started a worker within %.0f s", self._zygote.process.name, START_TIMEOUT_S
-            )
+            log.error("killed %s: it started no worker within %.0f s", self._zygote.process.name, START_TIMEOUT_S)
             self._zygote.process.kill()  # its end is an event, after which another one is started
         now_ns = time.monotonic_ns()
         for seat in list(self.seats):

@@ -269,9 +269,7 @@ class Daemon:
         if self._lifeline_fd >= 0:
             return "a process, and ends with it: no other daemon takes its place"
         if self._passed is not None or self._notifier.is_heard:
-            return (
-                "a service manager, which restarts it: `systemctl restart prepserver.service`. Jobs continue then, too"
-            )
+            return "a service manager, which restarts it: `systemctl restart prepserver.service`. Jobs continue, too"
         return ""
 
     @property
@@ -298,8 +296,7 @@ class Daemon:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the interpreter would restore the defaults at its end
-        # ORDER: workers first. Clients can still read rows that are ready, and while workers live, a job that leaves
-        # makes room for rows of others.
+        # ORDER: workers first. Clients can still read ready rows, and workers would fill the room that each job leaves.
         clean = self._pool.close(KILL_S)
         self._clients.close()
         self._rings.close()

@@ -226,7 +226,7 @@ class Watch:
         return min(1.0, total / len(tickets)) if tickets else 0.0
 
     def _named(self, waits: dict[str, float], job: str) -> dict[str, float]:
-        """Replaces the numbers of jobs by their names, with the number if it is the name of the waiting `job`, too."""
+        """Replaces the numbers of jobs by names; a job of the same name as the waiting `job` keeps its number, too."""
         found: dict[str, float] = {}
         for cause, times in waits.items():
             if cause.startswith("job ") and (slow := self._attachments.get(int(cause[4:]))) is not None:

@@ -17,9 +17,9 @@ from prepserver.protocol import work
 from prepserver.protocol.layout import ring_fields
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.asked import (
-    Given,
     Orders,
     Refusal,
+    Start,
     first_of,
     given_place,
     line_of,
@@ -135,8 +135,7 @@ class Admission:
         job = self._table.jobs[self._table.cursor(cursor_id).job]
         actions = self._table.take(cursor_id)
         if job.cursors and not self._table.ranks(job):
-            for absent in list(job.cursors.values()):
-                actions += self._table.take(absent)
+            actions += self.give_up(self._table.ranks(job, present=False))
         return actions
 
     def give_up_absent(self, now_s: float) -> list[Action]:
@@ -157,7 +156,7 @@ class Admission:
     def _leave_others(self, run: tuple[Any, ...], rank: int, but: Job | None) -> list[Action]:
         """Frees the places reserved for this rank in other jobs of its run.
 
-        The rank may come back to another epoch or stream after a lost connection.
+        After a lost connection its siblings may have come back to another epoch or stream.
         """
         jobs = [job for job in self._table.jobs.values() if job is not but and job.run == run and rank in job.cursors]
         cursors = [self._table.cursor(job.cursors[rank]) for job in jobs]
@@ -177,7 +176,8 @@ class Admission:
         if cursor.present:
             text = f"rank {attach.rank} of job {attach.job!r} is attached already; if this is another run, give it "
             raise Refusal("spec", text + "another name with job=", "rank")
-        line = line_of(attach, event.listing.samples, job.epoch_start, job.position, attach.rank, attach.rounds)
+        start = Start(job.epoch_start, job.position)
+        line = line_of(attach, event.listing.samples, start, attach.rank, attach.rounds)
         if line.peek().start < cursor.need:
             return False  # its rows are gone already
         cursor.line = line
@@ -271,10 +271,8 @@ class Admission:
         """The batches, from a place on, of each rank on this machine, or only of the rank that came late."""
         attach, samples = event.asked.attach, event.listing.samples
         ranks = [attach.rank] if sibling is not None else local_ranks(attach)
-        return {
-            rank: line_of(attach, samples, where.epoch_start, where.position, rank, rounds_of(attach, rank))
-            for rank in ranks
-        }
+        start = Start(where.epoch_start, where.position)
+        return {rank: line_of(attach, samples, start, rank, rounds_of(attach, rank)) for rank in ranks}
 
     @staticmethod
     def _say_stream(stream: Stream) -> Iterable[Action]:
@@ -285,10 +283,10 @@ class Admission:
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
         attach, samples = event.asked.attach, event.listing.samples
-        given = given_place(attach, samples) if sibling is None else Given(sibling.epoch_start, sibling.position)
+        given = given_place(attach, samples) if sibling is None else Start(sibling.epoch_start, sibling.position)
         first, n = first_of(attach, self._orders, samples), shard_of(attach).positions(samples)
         start = (first or 0) + attach.epoch * n
-        where = given or Given(start, start)
+        where = given or Start(start, start)
         fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
         wanted, needed = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
         return Request(

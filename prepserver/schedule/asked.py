@@ -50,8 +50,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The place that a resumed job asks for: the start of an epoch, and a position in it."""
+class Start:
+    """The start of an epoch, and a position in it: where a job begins, or resumes."""
 
     epoch_start: int
     position: int
@@ -136,7 +136,7 @@ def rounds_of(attach: Attach, rank: int) -> int:
     return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_LATE)
 
 
-def given_place(attach: Attach, samples: int) -> Given | None:
+def given_place(attach: Attach, samples: int) -> Start | None:
     """The place of a resumed job, in positions of its shard.
 
     Raises:
@@ -145,7 +145,7 @@ def given_place(attach: Attach, samples: int) -> Given | None:
     if attach.position is None or attach.epoch_start is None:
         return None
     try:
-        return Given(*shard_of(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
+        return Start(*shard_of(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
     except ValueError as e:
         raise Refusal("spec", str(e), "num_shards") from e
 
@@ -170,17 +170,17 @@ def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
     return first
 
 
-def line_of(attach: Attach, samples: int, epoch_start: int, position: int, rank: int, rounds: int) -> BatchLine:
-    """The batches of a rank.
+def line_of(attach: Attach, samples: int, start: Start, rank: int, rounds: int) -> BatchLine:
+    """The batches of a rank from `start` on.
 
     Raises:
         Refusal: There are none.
     """
     shape, shard = (attach.batch_size, attach.drop_last, rank, attach.world_size), shard_of(attach)
     try:
-        return BatchLine(samples, epoch_start, position, *shape, rounds, shard, attach.batching)
+        return BatchLine(samples, start.epoch_start, start.position, *shape, rounds, shard, attach.batching)
     except ValueError as e:
-        is_inside = epoch_start <= position <= epoch_start + shard.positions(samples)
+        is_inside = start.epoch_start <= start.position <= start.epoch_start + shard.positions(samples)
         raise Refusal("spec", str(e), "batch_size" if is_inside else "position") from e
 
 
@@ -189,8 +189,7 @@ def rows_had(attach: Attach, samples: int) -> int:
     given = given_place(attach, samples)
     if given is None or not attach.rounds:
         return 0
-    place = given.epoch_start, given.position
-    lines = (line_of(attach, samples, *place, rank, rounds_of(attach, rank)) for rank in local_ranks(attach))
+    lines = (line_of(attach, samples, given, rank, rounds_of(attach, rank)) for rank in local_ranks(attach))
     return min(line.peek().start for line in lines) - given.position
 
 

@@ -17,6 +17,7 @@ If the two cannot join when they meet, or the wait takes too long, the early str
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.actions import GoesAlone, Joined
@@ -67,13 +68,11 @@ def allowance(n: int, round_rows: int) -> int:
     return rows if rows < n else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
-    """The other stream is about to arrive: the early stream starts no more chunks, so that it has finished by then."""
+def look(early: Early, stream: Stream, into: Stream | None) -> Joined | GoesAlone | Literal["near"] | None:
+    """Compares an early stream with `into`, for which it waits; None if they are far apart.
 
-
-def look(early: Early, stream: Stream, into: Stream | None) -> Joined | Near | GoesAlone | None:
-    """Compares an early stream with `into`, for which it waits; None if they are far apart."""
+    If they are near, the early stream must start no more chunks, so that it has finished when the other one arrives.
+    """
     if into is None or not into.cursors:
         return GoesAlone(stream.id, "the stream that it waited for is gone")
     head = stream.head
@@ -87,7 +86,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Joined | Near | G
     if lanes is None:
         return GoesAlone(stream.id, "their rings are too small for each other's batches, or too many for one stream")
     if stream.watermark < head:
-        return Near()  # chunks in flight finish first
+        return "near"  # chunks in flight finish first
     moves = any(old == new for old, new in lanes.items())
     if (
         all(c.present for c in stream.cursors.values())
@@ -98,7 +97,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Joined | Near | G
     ):
         return Joined(stream.id, into.id, lanes)
     if into.head < head:
-        return Near()
+        return "near"
     return GoesAlone(stream.id, "its jobs were not ready to join when the other stream came by")
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from prepserver.protocol.work import DropLane, DropStream
 from prepserver.schedule.actions import Action, GoesAlone, Joined
-from prepserver.schedule.early import Early, Near, allowance, lanes_in, look
+from prepserver.schedule.early import Early, allowance, lanes_in, look
 from prepserver.schedule.records import ROUNDS_NEEDED
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
@@ -95,9 +95,9 @@ class Meetings:
                     actions += self._join(found)
                 case GoesAlone():
                     actions.append(self._go_alone(found))
-                case Near():
+                case "near":
                     waiting.cap = waiting.head
-                case _:
+                case None:
                     pass  # they are far apart
             if into is not None and early.stream in self._early:
                 # No chunk of the other stream may run past the meeting point.
