@@ -97,7 +97,7 @@ class Meetings:
                     actions.append(self._go_alone(found))
                 case "near":
                     waiting.cap = waiting.head
-                case None:
+                case _:
                     pass  # they are far apart
             if into is not None and early.stream in self._early:
                 # No chunk of the other stream may run past the meeting point.
