@@ -1,6 +1,6 @@
 """What each user may read and use. Pure.
 
-The daemon's own user and root can read whatever the daemon reads, so it reads every source for them. For other users
+The daemon's own user and root could read anyway what the daemon can, so it reads every source for them. For other users
 it reads only below the roots that its settings name. Limits for each uid apply to all users. Paths are checked where
 they are opened: see `prepserver.source.roots`.
 """
@@ -18,15 +18,15 @@ from prepserver.schedule.events import Limits
 
 
 class Denied(Exception):
-    """A user may not have that; the text says why, and who can change it."""
+    """A user has no permission; the text says why, and who can change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How to read a source."""
 
-    roots: tuple[str, ...] = ()  # folders that should hold it; empty for no such rule
-    roots_only: bool = True  # whether a source elsewhere is refused; else it is read without the rule
+    roots: tuple[str, ...] = ()  # folders that should hold it; empty for any folder
+    roots_only: bool = True  # whether a source elsewhere is refused; else it is read, too, without this check
 
 
 @dataclass(slots=True)
@@ -38,18 +38,18 @@ class Access:
 
     @property
     def limits(self) -> Limits:
-        """What the coordinator checks."""
+        """The limits that the coordinator checks."""
         return Limits(self.settings.jobs_per_uid, self.settings.streams_per_uid)
 
     def is_trusted(self, uid: int) -> bool:
-        """Whether a user could do anyway whatever the daemon can, and may stop it."""
+        """Whether a user could do without the daemon what it can do, and may stop it."""
         return uid in (0, self.own_uid)
 
     def reading(self, uid: int, source: SourceSpec, files: Sequence[str] = ()) -> Reading:
-        """How a source, and `files` of the ops of a pipeline, are read for a user.
+        """How a source, and the `files` that the ops of a pipeline read, are read for a user.
 
-        For root and the daemon's user, too, a source below the roots is read by their rule, so that all users share
-        one stream. A source elsewhere is read only for those two.
+        For root and the daemon's user, too, a source below the roots is read with the check for roots, so that all
+        users share one stream. A source elsewhere is read only for those two.
 
         Raises:
             Denied: The user may not read it.
@@ -62,7 +62,7 @@ class Access:
                 f"this daemon runs as uid {self.own_uid} and makes no Dataset of a plug-in for uid {uid}, because its "
                 "parameters say what it reads. Everyone may use plug-in ops"
             )
-        # They read no files, or those that the sandbox allows.
+        # Such a source reads no files, or, as a plug-in, those that the sandbox allows.
         if not any(part.named_paths() for part in parts) and (is_plugin or not files):
             return Reading()
         if is_trusted:

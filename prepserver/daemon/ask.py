@@ -1,4 +1,4 @@
-"""Asks a running daemon one question, as `prepserver status` does: a client's lease and line without libzmq."""
+"""Asks a running daemon one question, as `prepserver status` does: over a lease and a line, but without libzmq."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
         ValueError: The answer is malformed.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lease:
-        # With a timeout of Python's, connect would not wait while the daemon's queue is full.
+        # With a timeout of Python's own, connect would not wait while the daemon's queue is full.
         lease.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
         lease.connect(os.fspath(attach_socket))
         lease.settimeout(timeout_s)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, but may have said why
             lease.send(hello())
         given, fd = _given(lease)
         if isinstance(given, Refused):
@@ -50,7 +50,7 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
             answer = _given(lease)[0]
         if isinstance(answer, Status):
             with open(_given(lease)[1], "rb") as memory:
-                return json.loads(os.pread(memory.fileno(), answer.nbytes, 0))  # its offset is the daemon's
+                return json.loads(os.pread(memory.fileno(), answer.nbytes, 0))  # the daemon has moved its offset
         return answer
 
 

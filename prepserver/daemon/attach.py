@@ -1,8 +1,8 @@
 """The attach socket: identifies clients, gives them descriptors, and notices their end.
 
 It is a plain unix SEQPACKET socket, because only that gives kernel credentials, descriptor passing and a pidfd of the
-peer. A connection is a lease: the job ends with it. The pidfd shows a death that an inherited copy of the socket would
-hide. Messages travel on the peer's line.
+peer. A connection is a lease: the job ends with it. The pidfd reveals a death that an inherited copy of the socket
+would hide. Messages travel on the peer's line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prepserver.protocol.messages import TO_ANY_DAEMON, TO_DAEMON, Descriptor, R
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
 _BACKLOG = 128
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _PAUSE_S = 0.01
 
 OUT_OF_DESCRIPTORS = Refused("busy", "the daemon is out of descriptors: try again later")
@@ -39,15 +39,15 @@ class Peer:
         self.pid, self.uid, _gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         self.pidfd = _peer_pidfd(sock, self.pid)  # readable when the process is dead; -1 if the kernel gives none
         self.line: Line | None = None  # carries messages; None before `open`
-        self.since_s = time.monotonic()  # when it was accepted, or was sent its last message
+        self.since_s = time.monotonic()  # when it was accepted, or when its last message was sent to it
         self.asked = False  # whether it has asked its one question
-        self.is_told = False  # whether it was sent its last message, or its lease was ended
-        self.cursor: int | None = None  # the daemon's number of its attachment, if it has one
-        self.mismatch = ""  # why a client of its release gets no rows; empty if it does
-        self._given = 0
+        self.is_told = False  # whether its last message was sent to it, or its lease ended by `hang_up`
+        self.cursor: int | None = None  # the daemon's number for its attachment, if it has one
+        self.mismatch = ""  # why this daemon serves no rows to its release; empty if it does
+        self._given = 0  # descriptors that it was given
 
     def fileno(self) -> int:
-        """The lease, for poll."""
+        """Descriptor of the lease, for poll."""
         return self.sock.fileno()
 
     @property
@@ -57,11 +57,11 @@ class Peer:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has asked nothing, or was sent its last message and should hang up."""
+        """Whether it has asked nothing, or should hang up after its last message."""
         return not self.asked or (self.is_told and self.cursor is None)
 
     def open(self, path: Path) -> None:
-        """Gives the peer its line, whose socket has a path while it is made.
+        """Gives the peer its line. While the line is made, its socket is at `path`.
 
         Raises:
             OSError: No descriptor is left, or the peer is gone.
@@ -81,7 +81,7 @@ class Peer:
         return number
 
     def send(self, message: Any) -> bool:
-        """Sends `message` on the line; False if there is no line or the peer has left too much unread."""
+        """Sends `message` on the line; returns False if there is none, or if the peer has left too much unread."""
         return self.line is not None and self.line.send(message)
 
     def turn_away(self, refused: Refused) -> None:
@@ -106,17 +106,18 @@ class Peer:
 
 
 class Listener:
-    """Accepts peers at `path`, through `made` if that listens there already, else through a socket behind `door`."""
+    """Accepts peers at `path`, on `made` if that socket listens there already, else on a new one with this `door`."""
 
     def __init__(self, path: Path, door: Door, made: socket.socket | None = None) -> None:
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._spare = -1  # a descriptor that `_turn_away` can close to have one for the client
+        self._open_spare()
         if made is not None:
             self.sock = made
             return
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             self.sock.bind(os.fspath(path))
-            door.hang(path)
+            door.apply_to(path)
             self.sock.listen(_BACKLOG)
         except OSError:
             self.close()
@@ -131,7 +132,7 @@ class Listener:
         try:
             sock, _ = self.sock.accept()
         except OSError as e:  # mostly: the client is gone already
-            if e.errno in _NO_DESCRIPTOR:
+            if e.errno in NO_DESCRIPTOR:
                 self._turn_away()
             return None
         try:
@@ -142,31 +143,35 @@ class Listener:
 
     def _turn_away(self) -> None:
         """Accepts and refuses a connection with the spare descriptor: in the queue it would wake the loop for ever."""
-        spare, self._spare = self._spare, -1
+        self._close_spare()
         try:
-            if spare >= 0:
-                os.close(spare)
-            sock, _ = self.sock.accept()
-            peer = Peer(sock)
-            peer.turn_away(OUT_OF_DESCRIPTORS)
-            peer.close()
+            with self.sock.accept()[0] as sock:
+                sock.send(encode(OUT_OF_DESCRIPTORS), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except OSError as e:  # mostly: the queue is empty, or the client is gone
+            if e.errno in NO_DESCRIPTOR:
+                time.sleep(_PAUSE_S)  # a thread or, for ENFILE, another process has taken the spare descriptor
+        self._open_spare()
+
+    def _open_spare(self) -> None:
+        with contextlib.suppress(OSError):  # else the next call tries again
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            time.sleep(_PAUSE_S)
+
+    def _close_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
 
     def close(self) -> None:
         """Stops listening."""
         self.sock.close()
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
+        self._close_spare()
 
 
 def _peer_pidfd(sock: socket.socket, pid: int) -> int:
     with contextlib.suppress(OSError):
         return struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0]  # type: ignore[no-any-return]
     with contextlib.suppress(OSError):
-        # Before Linux 6.5. If the pid was reused since the connect, this watches another process, and only the end of
+        # Before Linux 6.5. If the pid was reused after the connect, this watches another process, and only the end of
         # the connection ends the job.
         return os.pidfd_open(pid)
     return -1

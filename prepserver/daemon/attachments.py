@@ -1,4 +1,4 @@
-"""Attached ranks, their connections, and what each was told; the coordinator knows which rows they read."""
+"""Attached ranks: their connections, and what was announced to each. The coordinator knows which rows they read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepserver.schedule.actions import Announce, Move
 
 log = logging.getLogger(__name__)
 
-_BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB together
+_BAD_ROWS_MOST = 1000  # in one announcement: 64 of them have a reason, and all together take 48 KiB
 _REASON_BYTES = 400
 
 
@@ -27,19 +27,19 @@ class Attachment:
     cursor: int  # the coordinator's number for it
     peer: Peer  # its connection
     attach: Attach  # its question
-    moves: int = 0  # how often it was told of another ring
+    moves: int = 0  # how many new rings it was given
     since_s: float = field(default_factory=time.monotonic)  # when it attached, monotonic
-    copy_ns: int = 0  # time for which its loop has waited for copies, as the client reports it
-    own_ns: int = 0  # time that its loop took between two batches, as the client reports it
-    # What it was told and reported last, with the times.
+    copy_ns: int = 0  # total time for which its loop has waited for copies, as the client reports it
+    own_ns: int = 0  # total time that its loop took between batches, as the client reports it
+    # the last announcements to it, and its last reports
     told: deque[Told] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
     heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
 
-    def says(self, word: Release) -> None:
-        """Notes the figures that come with a message."""
-        self.copy_ns, self.own_ns = max(self.copy_ns, word.copy_ns), max(self.own_ns, word.own_ns)
+    def note_release(self, said: Release) -> None:
+        """Notes the figures that come with a Release."""
+        self.copy_ns, self.own_ns = max(self.copy_ns, said.copy_ns), max(self.own_ns, said.own_ns)
         now_ns = time.monotonic_ns()
-        self.heard.append(Heard(now_ns, word.upto, word.batches, word.wait_ns, self.copy_ns, self.own_ns))
+        self.heard.append(Heard(now_ns, said.upto, said.batches, said.wait_ns, self.copy_ns, self.own_ns))
 
 
 class Attachments(dict[int, Attachment]):
@@ -56,7 +56,7 @@ class Attachments(dict[int, Attachment]):
         if attachment is None or not attachment.peer.is_listening:
             return
         if attachment.moves != announce.moves:
-            # An error kept a `Move` from being carried out: these rows are not in the ring that the client has.
+            # A `Move` was not carried out because of an error: these rows are not in the ring that the client has.
             log.error("job %r was not told of its new ring and must attach again", attachment.attach.job)
             attachment.peer.hang_up()
             return
@@ -66,7 +66,7 @@ class Attachments(dict[int, Attachment]):
             bad = bad[_BAD_ROWS_MOST:]
         now_ns = time.monotonic_ns()
         if attachment.peer.send(Ready(announce.upto, bad)):
-            # The client waits, so all else comes second, above all the ledger, whose thread needs this interpreter.
+            # After the send, because the client waits and the ledger may wake a thread, which needs this interpreter.
             attachment.told.append(Told(now_ns, announce.upto))
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
         else:
@@ -74,7 +74,7 @@ class Attachments(dict[int, Attachment]):
             attachment.peer.hang_up()
 
     def moved(self, move: Move) -> None:
-        """Tells a rank of its new ring, and sends the descriptor."""
+        """Tells a rank of its new ring, whose descriptor it gets."""
         attachment = self.get(move.cursor)
         if attachment is None or not attachment.peer.is_listening:
             return
@@ -85,7 +85,7 @@ class Attachments(dict[int, Attachment]):
         try:
             given = attachment.peer.give(ring.fd)
             attachment.peer.send(Moved(move.start, ring.layout.to_wire(), given))
-        except OSError as e:  # without the ring it cannot go on, but it can come back to its place
+        except OSError as e:  # without the ring it cannot continue, but it can come back to its place
             attach = attachment.attach
             log.warning(
                 "job %r rank %d cannot be told of its new ring and must attach again: %s", attach.job, attach.rank, e
@@ -94,6 +94,6 @@ class Attachments(dict[int, Attachment]):
 
 
 def _cut(reason: str) -> str:
-    """Cuts a reason to `_REASON_BYTES`, and keeps its end, which says more than its beginning."""
+    """Cuts a reason to `_REASON_BYTES`. Its end stays, which says more than its beginning."""
     data = reason.encode(errors="replace")
     return reason if len(data) <= _REASON_BYTES else "..." + data[-_REASON_BYTES:].decode(errors="ignore")

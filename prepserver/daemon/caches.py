@@ -1,4 +1,4 @@
-"""The caches that the daemon makes: in memory within its budget, or on disk; each as long as its dataset is read."""
+"""The caches that the daemon makes, in memory within its budget or on disk, and ends some time after their last use."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ from prepserver.telemetry.facts import FullCache
 
 log = logging.getLogger(__name__)
 
-_EXTENT_BYTES = 4 << 20  # a worker takes so much at a time
-_LEAST_EXTENTS = 256  # of a budget: less is wasted in extents that workers have begun
+_EXTENT_BYTES = 4 << 20  # what a worker takes of a cache at a time
+_LEAST_EXTENTS = 256  # of a budget, so that extents which workers have begun waste little of it
 _PAGE = 4096
-_LEAVING_S = 2.0  # workers unmap a cache between two tasks
+_LEAVING_S = 2.0  # how long memory of a cache may still be mapped: workers unmap it between two tasks
 _MOST = 64  # each costs a descriptor, and address space in every worker
-_LITTLE = 0.5  # a full cache that holds a smaller part than this is worth a warning
-
-
-_TABLE_PART = 16  # of a budget: a table has a word for each sample, and a short spec may say a trillion samples
+_LITTLE = 0.5  # a full cache that holds a smaller fraction of the samples is worth a warning
+_TABLE_PART = 16  # a table has a word for each sample, for at most this part of the budget: a spec may claim a trillion
 
 
 class _Full(Exception):
-    """There are too many caches, or too many samples for one."""
+    """There are too many caches, or a cache would have too many samples."""
 
 
 @dataclass(slots=True)
@@ -42,19 +40,19 @@ class Held:
     """One cache."""
 
     wanted: Wanted  # what it holds
-    place: str  # where its dataset is, for people
-    name: str  # of its file, without suffix
+    place: str  # its dataset, for logs and status
+    name: str  # name of its file, without suffix
     told: work.AddCache  # the message that gives it to workers
     fd: int  # its memory or file
     book: Book  # the daemon's view of it
     budget_bytes: int = 0  # what the caches of this daemon may take in its folder; 0 for memory
     idle_since_s: float | None = None  # when the last stream of its dataset ended; None while there is one
-    is_full: bool = False  # whether it has no room, though a job reads its dataset
-    said_full: bool = False  # whether the log says so
+    is_full: bool = False  # whether it has no room left while a job reads its dataset
+    said_full: bool = False  # whether this was logged
 
     @property
     def nbytes(self) -> int:
-        """Its size now, with extents that workers have begun and its table."""
+        """Its size now, including its table and the extents that workers have begun."""
         return self.book.taken_bytes + Shape(self.told.samples, self.told.extent_bytes).head_bytes
 
 
@@ -79,11 +77,11 @@ class Caches:
 
     @property
     def are_leaving(self) -> bool:
-        """Whether workers are about to give back the memory of a cache."""
+        """Whether workers may be about to give back the memory of a cache."""
         return self.clock() - self._freed_s < _LEAVING_S
 
     def check_folder(self, wanted: Wanted | None, make: bool) -> None:
-        """Checks the folder of a cache on disk; with `make`, a missing one is made.
+        """Checks the folder of a cache on disk, and makes a missing one if `make`.
 
         Raises:
             FolderError: No cache may be there.
@@ -92,7 +90,7 @@ class Caches:
             os.close(open_folder(wanted.folder, self.folders, make))
 
     def want(self, wanted: Wanted | None, listing: work.Indexed, place: str) -> None:
-        """Makes a cache for a dataset unless there is one. Without it, rows are the same and only take longer."""
+        """Makes a cache for a dataset unless it has one. Without a cache, rows are the same and only take longer."""
         if wanted is None:
             return
         now = (listing.key, wanted.head, wanted.folder)
@@ -114,7 +112,7 @@ class Caches:
 
     def _make(self, wanted: Wanted, listing: work.Indexed, place: str) -> Held:
         number, self._next = self._next, self._next + 1
-        # A file may outlive an update, after which rows are made anew rather than of two versions.
+        # A file may outlive an upgrade. Its decoded samples are not used then, so that rows of two versions never mix.
         version = __version__ if wanted.head else ""
         key = hashlib.sha256(f"{listing.key} {wanted.head} {version}".encode())
         name = key.hexdigest()[:32]
@@ -150,7 +148,7 @@ class Caches:
         return [(held.told, (held.fd,)) for held in self._held.values()]
 
     def tick(self, listings: Collection[str]) -> None:
-        """Ends caches and lets the others grow; `listings` are the keys of those that are read now."""
+        """Ends caches, and lets the others grow; `listings` are the keys of the listings that jobs read now."""
         if not self._held:
             return
         now_s = self.clock()
@@ -166,11 +164,11 @@ class Caches:
         self._allow()
 
     def free_idle(self) -> None:
-        """Ends caches in memory that no job uses, for whatever else needs it."""
+        """Ends caches in memory that no job uses, because something else needs the memory."""
         self._end([number for number in self._idle() if self._held[number].wanted.folder is None])
 
     def _idle(self) -> list[int]:
-        """Caches that no job uses, those idle longest first."""
+        """Caches that no job uses, the longest idle first."""
         found = [(held.idle_since_s, n) for n, held in self._held.items() if held.idle_since_s is not None]
         return [number for _, number in sorted(found)]
 
@@ -209,7 +207,7 @@ class Caches:
             log.info("cache %d of %s ended", number, held.place)
 
     def full_of(self, listing: str) -> FullCache | None:
-        """The full cache that holds the smallest part of a dataset, which the key of its listing names."""
+        """The full cache that holds the smallest part of a dataset; `listing` is the key of its listing."""
         found = []
         for held in self._held.values():
             rows = held.book.counts.rows
@@ -220,7 +218,7 @@ class Caches:
         return min(found, key=lambda each: each.part, default=None)
 
     def close(self) -> None:
-        """Closes all; files on disk stay."""
+        """Closes all caches; files on disk stay."""
         for held in self._held.values():
             os.close(held.fd)
         self._held.clear()

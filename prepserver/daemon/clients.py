@@ -1,4 +1,4 @@
-"""The clients: their connections, their messages, and how a connection ends."""
+"""The clients: accepts their connections, handles their messages, and ends their connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
+from prepserver.daemon.attach import NO_DESCRIPTOR, OUT_OF_DESCRIPTORS, Listener, Peer
 from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.complaints import Complaints
 from prepserver.daemon.driver import Driver
@@ -27,7 +27,7 @@ from prepserver.schedule.events import RankAsks, RankLeft, Released
 
 log = logging.getLogger(__name__)
 
-_LAST_WORDS = 1000
+_LAST_MESSAGES = 1000  # most messages that are read from a client that has ended
 _ACCEPTED_AT_ONCE = 16
 
 P = ParamSpec("P")
@@ -36,15 +36,15 @@ AnyQuestion = messages.Attach | messages.AskStatus | messages.AskStop
 
 
 def _bye(said: bytes) -> messages.Bye | None:
-    """What the end of a lease says of where the job stands, if it says so."""
+    """The Bye with which a client ended its lease; None if it is another message."""
     with contextlib.suppress(ProtocolError):
         message = decode(said, messages.TO_LEASE)
         return message if isinstance(message, messages.Bye) else None
     return None
 
 
-def _at_word_of(do: Callable[Concatenate[Clients, Peer, P], None]) -> Callable[Concatenate[Clients, Peer, P], None]:
-    """Turns an unforeseen error in the handling of one peer into the end of that peer's connection.
+def _guarded(do: Callable[Concatenate[Clients, Peer, P], None]) -> Callable[Concatenate[Clients, Peer, P], None]:
+    """On an unforeseen error in the handling of a peer, ends only that peer's connection.
 
     An unforeseen error elsewhere, such as in a tick, in a worker's answer or in `fail` itself, ends the daemon.
     """
@@ -68,7 +68,7 @@ class Clients:
     attachments: Attachments
     ledger: Ledger
     peers: Peers
-    line_socket: Path  # path of a line's socket while the line is made
+    line_socket: Path  # where a line's socket is while the line is made
     _ask: Callable[[Peer, AnyQuestion], None] = field(init=False)
     _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
     _listener: Listener | None = field(default=None, init=False)
@@ -80,7 +80,7 @@ class Clients:
         self._listener, self._ask = listener, ask
         self.poll.watch(listener.fileno(), self._accept)
 
-    def shut_door(self) -> None:
+    def stop_listening(self) -> None:
         """Accepts no more connections."""
         if self._listener is not None:
             self.poll.forget(self._listener.fileno())
@@ -108,10 +108,10 @@ class Clients:
             peer = self._listener.accept()
             if peer is None:
                 return
-            self._take_in(peer)
+            self._add_peer(peer)
 
-    @_at_word_of
-    def _take_in(self, peer: Peer) -> None:
+    @_guarded
+    def _add_peer(self, peer: Peer) -> None:
         try:
             while (silent := self.peers.in_the_way_of(peer)) is not None:
                 self._drop_silent(silent, "others need the place of a client that asks nothing: try again later")
@@ -125,9 +125,9 @@ class Clients:
         if peer.pidfd >= 0:
             self.poll.watch(peer.pidfd, lambda: self._ended(peer))
 
-    @_at_word_of
+    @_guarded
     def _drop_silent(self, peer: Peer, text: str) -> None:
-        """Drops a peer that has asked nothing (unless its question is there now), or that should have hung up."""
+        """Drops a peer that has asked nothing (unless its question has just arrived), or that should have hung up."""
         if not peer.is_told and peer.line is not None:
             self._read_line(peer)
         if not peer.asked:
@@ -137,14 +137,14 @@ class Clients:
 
     # -- messages -----------------------------------------------------------------------------------
 
-    @_at_word_of
+    @_guarded
     def _read_line(self, peer: Peer) -> None:
         assert peer.line is not None
         try:
             message = peer.line.receive()
             if message is None:
                 self.poll.forget(peer.line.fileno())
-                self._part(peer)
+                self._hang_up(peer)
             else:
                 self._hear(peer, message)
         except BlockingIOError:
@@ -159,20 +159,20 @@ class Clients:
                 peer.asked = True
                 self._ask(peer, message)
             case messages.Release() | messages.Sync() if peer.cursor is not None:
-                self._obey(peer, peer.cursor, message)
+                self._note_progress(peer, peer.cursor, message)
             case _:
                 state = "has not attached" if peer.cursor is None else "has attached"
                 raise ProtocolError(f"{type(message).__name__} from a client that {state}: one question per connection")
 
-    def _obey(self, peer: Peer, cursor: int, word: messages.Release | messages.Sync) -> None:
-        if isinstance(word, messages.Release) and cursor in self.attachments:
-            self.attachments[cursor].says(word)
-        self.driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
-        if isinstance(word, messages.Sync):
+    def _note_progress(self, peer: Peer, cursor: int, message: messages.Release | messages.Sync) -> None:
+        if isinstance(message, messages.Release) and cursor in self.attachments:
+            self.attachments[cursor].note_release(message)
+        self.driver.happened(Released(cursor, message.upto, message.wait_ns, message.batches))
+        if isinstance(message, messages.Sync):
             self.driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
-        self.ledger.released(cursor, word.upto)
+        self.ledger.released(cursor, message.upto)
 
-    @_at_word_of
+    @_guarded
     def _read_lease(self, peer: Peer) -> None:
         try:
             said = peer.sock.recv(MAX_MESSAGE_BYTES + 1)
@@ -199,28 +199,30 @@ class Clients:
         peer.mismatch = mismatch(hello)
         try:
             peer.open(self.line_socket)
-        except OSError:
-            peer.turn_away(OUT_OF_DESCRIPTORS)
+        except OSError as e:
+            text = f"the daemon cannot open a line to this client: {e.strerror}. Try again later"
+            self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, text)
+            peer.turn_away(OUT_OF_DESCRIPTORS if e.errno in NO_DESCRIPTOR else messages.Refused("busy", text))
             self.drop(peer)
             return
         assert peer.line is not None
         self.poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
 
-    @_at_word_of
+    @_guarded
     def _ended(self, peer: Peer) -> None:
-        # Its last messages may still be unread. The bound is for a child of it that goes on sending.
-        for _ in range(_LAST_WORDS):
+        # Its last messages may still be unread. The bound is for a forked child of the client that keeps sending.
+        for _ in range(_LAST_MESSAGES):
             if peer.cursor is None or peer.line is None or peer.is_told or not peer.line.has_more():
                 break
             self._read_line(peer)
         self.drop(peer)
 
-    @_at_word_of
+    @_guarded
     def _flush(self, peer: Peer) -> None:
         if peer.line is not None and not peer.line.flush():
-            self._part(peer)
+            self._hang_up(peer)
 
-    @_at_word_of
+    @_guarded
     def on_behalf_of(self, _peer: Peer, do: Callable[[], None]) -> None:
         """Does something for a peer; an unforeseen error in it ends that peer's connection, and nothing else."""
         do()
@@ -240,13 +242,13 @@ class Clients:
     # -- the ends of connections --------------------------------------------------------------------
 
     def refuse(self, peer: Peer, code: str, text: str, field: str | None = None) -> None:
-        """Refuses a question, with the reason."""
+        """Refuses a question."""
         if peer.is_listening:
             self._complaints.warn(peer.uid, "pid %d (uid %d) refused: %s", peer.pid, peer.uid, text)
             self.end(peer, messages.Refused(code, text[:4000], field))
 
     def fail(self, peer: Peer, error: Exception) -> None:
-        """Ends a connection because of a bug in the daemon; an attached client comes back to the same rows."""
+        """Ends a connection because of a bug in the daemon; an attached client comes back and gets the same rows."""
         what = f"{type(error).__name__}: {error}"
         self._complaints.warn(peer.uid, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what, bug=error)
         text = f"an error in the daemon (its log has more); please report it: {what}"[:4000]
@@ -256,20 +258,20 @@ class Clients:
         self._complaints.warn(peer.uid, "pid %d (uid %d) breaks the protocol: %s", peer.pid, peer.uid, text)
         self.end(peer, messages.Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
 
-    def end(self, peer: Peer, last_word: messages.Refused | messages.Status | messages.Stopping) -> None:
-        """Sends a peer its last message; it hangs up then, or is dropped after a while if it is not attached."""
-        if not peer.asked and isinstance(last_word, messages.Refused):
-            peer.turn_away(last_word)
+    def end(self, peer: Peer, last_message: messages.Refused | messages.Status | messages.Stopping) -> None:
+        """Sends a peer its last message. It should hang up then; one that is not attached is dropped after a while."""
+        if not peer.asked and isinstance(last_message, messages.Refused):
+            peer.turn_away(last_message)
         if peer.line is not None:
             self.poll.forget(peer.line.fileno())
-        if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_word):
-            self._part(peer)
+        if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_message):
+            self._hang_up(peer)
             return
         peer.is_told = True
         peer.since_s = time.monotonic()
 
-    def _part(self, peer: Peer) -> None:
-        """Ends a connection; that of an attached client when it hangs up, for until then it may read its rows."""
+    def _hang_up(self, peer: Peer) -> None:
+        """Ends a connection; an attached client keeps its rows, which it may be reading, until it hangs up, too."""
         if peer.cursor is None:
             self.drop(peer)
         else:

@@ -1,20 +1,13 @@
-"""Bounds what the log says about misbehaving peers: some lines for each user, then how many more there were."""
+"""Bounds what is logged about misbehaving peers: some lines for each user, then how many more there were."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from dataclasses import dataclass
 
 _MOST = 20
 _WINDOW_S = 30.0
-
-
-@dataclass(slots=True)
-class _Window:
-    ends_s: float
-    warnings: int = 0
 
 
 class Complaints:
@@ -22,19 +15,19 @@ class Complaints:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._windows: dict[int, _Window] = {}
+        self._windows: dict[int, tuple[float, int]] = {}  # uid -> end of its window, monotonic, and warnings in it
 
     def warn(self, uid: int, text: str, *arguments: object, bug: Exception | None = None) -> None:
-        """Logs `text`, with the traceback of a bug of the daemon; or counts it."""
-        window = self._windows.setdefault(uid, _Window(time.monotonic() + _WINDOW_S))
-        window.warnings += 1
-        if window.warnings <= _MOST:
+        """Logs `text`, with the traceback of a `bug` in the daemon, or only counts it."""
+        ends_s, warnings = self._windows.get(uid, (time.monotonic() + _WINDOW_S, 0))
+        self._windows[uid] = ends_s, warnings + 1
+        if warnings < _MOST:
             self._log.log(logging.ERROR if bug else logging.WARNING, text, *arguments, exc_info=bug)
 
     def tick(self, now_s: float) -> None:
         """Logs the counts of windows that have ended."""
-        for uid in [uid for uid, window in self._windows.items() if window.ends_s <= now_s]:
-            dropped = self._windows.pop(uid).warnings - _MOST
+        for uid in [uid for uid, (ends_s, _) in self._windows.items() if ends_s <= now_s]:
+            dropped = self._windows.pop(uid)[1] - _MOST
             if dropped > 0:
                 self._log.warning("%d more warnings about uid %d were not logged", dropped, uid)
 

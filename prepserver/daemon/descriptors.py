@@ -1,4 +1,4 @@
-"""How many clients the limit on open files allows: checked at the start, so that descriptors never run out later."""
+"""How many clients the limit on open files allows. It bounds the connections, so that descriptors never run out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _FEWEST_CLIENTS = 4
 _OWN = 64  # the daemon's files, the log's, indexers, and a reserve
 _PER_WORKER = 6
 _PER_CLIENT = 6
-"""Lease, line, pidfd, its ring and one that it leaves, and one more while the line is made."""
+"""Lease, line, pidfd, ring, the ring that it moves away from, and one more while the line is made."""
 
 
 class DescriptorsShort(RuntimeError):
-    """The limit leaves no room for clients; the text says what to raise."""
+    """The limit on open files leaves no room for clients; the text says what to raise."""
 
 
 def raise_limit() -> int:

@@ -31,7 +31,7 @@ class Driver:
         """Handles an event, after all earlier ones."""
         self._events.append(event)
         if self._is_busy:
-            return  # an action of the current event caused this one
+            return  # an action of the current event has caused this one, which is handled next
         self._is_busy = True
         try:
             while self._events:
@@ -47,7 +47,7 @@ class Driver:
             for action in itertools.chain(decided, self.coordinator.later()):
                 try:
                     now = self.carry_out(action)
-                except Exception as e:  # noqa: BLE001 - the table already contains the other actions
+                except Exception as e:  # noqa: BLE001 - the other actions follow: the table contains them already
                     failed = failed or e
         if failed is not None:
             raise failed

@@ -1,7 +1,8 @@
-"""What gives the pool its workers: the zygote, which forks them, or the bridge to Ray, whose workers are elsewhere.
+"""An engine gives the pool its workers: the zygote forks them; the bridge to Ray has them on other machines.
 
-Both are a process with one protocol (`prepserver.worker.launch`), and to the pool every worker is a line, a page of
-counters and a descriptor that tells of its end. An engine that ends takes its workers with it and is started again.
+Both are processes that speak one protocol (`prepserver.worker.launch`). To the pool, every worker is a line, a page of
+counters, and a descriptor that is readable when the worker has ended. An engine that ends takes its workers with it and
+is started again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _BACKOFF_MOST_S = 30.0
 
 
 class Engine:
-    """When `process` is started, and started again.
+    """Decides when `process` is started, and started again.
 
-    `read` is called when the process has something to say.
+    `read` is called when the process has sent something.
 
     Attributes:
         why: Why it is not up; empty if it is.
@@ -53,30 +54,30 @@ class Engine:
         self._poll.watch(self._fd, lambda: self._read(self))
 
     def watch_writing(self) -> None:
-        """Waits for room if requests wait for it."""
+        """Also watches the process for writing while requests to it wait for room."""
         if self.runs:
             self._poll.watch_writing(self._fd, self.process.blocked)
 
     def forget(self) -> None:
-        """Listens to the process no longer."""
+        """Stops watching the process."""
         if self.runs:
             self._poll.forget(self._fd)
             self._fd = -1
 
     def came_up(self) -> None:
-        """The process can be asked for workers."""
+        """Notes that the process can be asked for workers."""
         self._failures = 0
         self.why = ""
 
     def gone(self, why: str, now_s: float) -> None:
-        """The process has ended, and is started again: at once, because somebody may have killed it by mistake."""
+        """Notes that the process has ended. The first restart is at once: somebody may have killed it by mistake."""
         self.forget()
         self._failures += 1
         self._due_s = now_s + (0.0 if self._failures == 1 else backoff_s(self._failures))
         self.why = why
 
     def restart(self, now_s: float) -> None:
-        """Starts the process again if it is time."""
+        """Starts the process again if its backoff is over."""
         if now_s < self._due_s:
             return
         try:
@@ -88,5 +89,5 @@ class Engine:
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait before the next try."""
+    """How long to wait before the next try after this many failures."""
     return float(min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)))

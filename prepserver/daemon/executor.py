@@ -55,7 +55,7 @@ class Executor:
             case actions.Move():
                 self.attachments.moved(action)
             case actions.QuarantineSample():
-                self._put_away(action)
+                self._quarantine(action)
             case actions.Joined() | actions.GoesAlone() | actions.Say():
                 _say(action)
             case actions.KillWorker(worker):
@@ -74,10 +74,10 @@ class Executor:
             if machine_free_bytes()[0] < e.asked_bytes:
                 self.caches.free_idle()
             return RingRefused(asked.lane, "memory", str(e))
-        except OSError as e:  # such as a lack of descriptors; running jobs go on
+        except OSError as e:  # such as a lack of descriptors; running jobs continue
             return RingRefused(asked.lane, "busy", f"the daemon cannot take another job now: {e}")
         except Exception as e:
-            log.exception("an error in making a ring; please report it")
+            log.exception("a ring could not be made because of an error in the daemon; please report it")
             return RingRefused(asked.lane, "internal", f"an error in the daemon: {type(e).__name__}: {e}")
         return RingMade(asked.lane, ring.layout.rows)
 
@@ -86,10 +86,10 @@ class Executor:
     ) -> None:
         if isinstance(action, actions.DropRing | work.DropLane):
             self.rings.drop(action.lane)
-        if not isinstance(action, actions.DropRing):  # of which no worker knows
+        if not isinstance(action, actions.DropRing):  # no worker knows its lane
             self.pool.broadcast(*_with_ring(action, self.rings))
 
-    def _put_away(self, bad: actions.QuarantineSample) -> None:
+    def _quarantine(self, bad: actions.QuarantineSample) -> None:
         where = f" for pipeline {bad.pipeline[:12]} ({bad.ops})" if bad.pipeline else ""
         log.error("sample %d killed workers repeatedly and is quarantined%s", bad.index, where)
         self.quarantine.add(bad.source, bad.index, bad.why, bad.dataset, bad.pipeline, bad.ops)

@@ -1,4 +1,4 @@
-"""The machine's GPUs as NVML reports them, asked in a thread because a driver may be slow."""
+"""The machine's GPUs as NVML reports them. A thread asks, because a driver may be slow."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import pynvml
 
 _EVERY_S = 2.0
-_RETRY_S = 60.0  # a driver may be installed, or come back, while we run
+_RETRY_S = 60.0  # a driver may be installed, or come back, while the daemon runs
 
 
 class Gpus:
     """Keeps the last reading.
 
     Attributes:
-        last: A list with a map per GPU (``index``, ``name``, ``utilisation_percent``, ``memory_used_bytes``,
-            ``memory_total_bytes``, ``power_w``, ``pcie_bytes_per_s``, ``pids`` that compute on it),
-            or None without a driver.
+        last: A list with a map for each GPU (``index``, ``name``, ``utilisation_percent``, ``memory_used_bytes``,
+            ``memory_total_bytes``, ``power_w``, ``pcie_bytes_per_s``, ``pids`` that compute on it), or None without a
+            driver.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def _read(index: int) -> dict[str, Any]:
 
 
 def or_none(ask: Callable[[], Any]) -> Any:
-    """The answer, or None where a device has none: a MIG slice does not say how busy it is."""
+    """The answer, or None if a device has none: a MIG slice does not report how busy it is."""
     try:
         return ask()
     except pynvml.NVMLError:

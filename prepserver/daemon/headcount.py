@@ -1,4 +1,4 @@
-"""Keeps the pool at the number of workers that the settings say, or that `prepserver.telemetry.headcount` decides."""
+"""Keeps the pool at the number of workers in the settings, or as `prepserver.telemetry.headcount` decides."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prepserver.telemetry.logs import counted
 log = logging.getLogger(__name__)
 
 
-class Keeper:
-    """See the module. `fixed` is the number of the settings; 0 to adapt it."""
+class PoolSizer:
+    """See the module. `fixed` is the number in the settings; 0 lets it adapt."""
 
     def __init__(self, driver: Driver, pool: WorkerPool, watch: Watch, fixed: int) -> None:
         self._driver = driver
@@ -26,7 +26,7 @@ class Keeper:
         self.fixed = fixed
 
     def mark(self, now_s: float) -> None:
-        """Decides, and adds or retires workers; call it about once a second."""
+        """Chooses the number, and adds or retires workers; call it about once a second."""
         was = self._now
         if self.fixed:
             self._now = Headcount(self.fixed, "the settings were read again")
@@ -38,6 +38,6 @@ class Keeper:
         for _ in range(pool.size, self._now.workers):
             pool.grow()
         for _ in range(self._now.workers, pool.size):
-            # One that is just starting retires a second later.
+            # If the last worker is only starting, it retires a second later.
             if (worker := pool.retire()) is not None:
                 self._driver.happened(WorkerRetires(worker))

@@ -1,7 +1,7 @@
-"""Logs what each job is given, the daemon's side of the audit, and beside it how the run went, for reports.
+"""Logs what each job is given (the daemon's side of the audit), and how its run goes, for reports.
 
-The loop only queues numbers; a thread writes them, because a disk may be slow, full or gone and no job should wait for
-it. A write that fails ends the log of that job, with one warning.
+The daemon's loop only queues numbers. A thread writes them, because a disk may be slow, full or gone, and no job should
+wait for it. A write that fails ends the log of that job, with one warning.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ log = logging.getLogger(__name__)
 MAX_BAD_OF_STAY = 4096
 """Most bad rows that are logged for one attachment."""
 
-_MOST_QUEUED = 10_000  # beyond it, the disk does not answer: entries are dropped, to bound memory
+_MOST_QUEUED = 10_000  # the disk does not answer if more wait: further entries are dropped, to bound memory
 _CLOSE_S = 2.0
 _REST_S = 0.05
 """The thread's pause, which mere progress does not interrupt: waking it for each batch would take the interpreter from
-the loop just when that announces a batch. What a killed daemon did not log, the client reports when it comes back."""
+the loop just when the loop announces that batch. What a killed daemon has not logged, the client reports when it comes
+back."""
 
 
 def utc_s() -> float:
@@ -49,28 +50,28 @@ def utc_s() -> float:
 class _Stay:
     """One attachment. The thread sets `number`, `slot` and `track`, the loop the rest."""
 
-    key: tuple[str, int]
-    ranks: int
-    first: int
-    told: int
-    back: int
-    counted: int  # the report has the images below this position
-    counted_s: float = field(default_factory=utc_s)  # until when it has what the rank did
-    bad_left: int = MAX_BAD_OF_STAY
-    queued: bool = False
-    number: int | None = None
-    slot: tuple[int, int] | None = None
-    track: str | None = None
+    key: tuple[str, int]  # job and uid
+    ranks: int  # its world_size
+    first: int  # start of its first batch
+    told: int  # rows below this position were announced to it
+    back: int  # rows below this position it has released
+    counted: int  # images below this position are in the report
+    counted_s: float = field(default_factory=utc_s)  # end of the time that the report covers
+    bad_left: int = MAX_BAD_OF_STAY  # bad rows that may still be logged
+    queued: bool = False  # whether its progress is queued
+    number: int | None = None  # line of its `Attached`
+    slot: tuple[int, int] | None = None  # where its `Progress` is
+    track: str | None = None  # its part of the report
 
 
 @dataclass(slots=True)
 class _Log:
-    """A job's files, None if one failed; its attachments, and the numbers of its `Rows` lines."""
+    """A job's files."""
 
-    file: LogFile | None = None
-    history: HistoryFile | None = None
-    stays: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
+    file: LogFile | None = None  # its audit log; None after an error
+    history: HistoryFile | None = None  # its report; None after an error
+    stays: int = 0  # attachments that have not ended
+    rows: dict[str, int] = field(default_factory=dict)  # what is read, as JSON -> number of its `Rows` line
 
     def close(self) -> None:
         if self.history is not None:
@@ -83,7 +84,7 @@ class _Log:
 
 
 class Ledger:
-    """The logs of all jobs, in a folder that is made when the first job comes; `about` is for reports."""
+    """The logs of all jobs, in a folder that the first job makes; `about` is for reports."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         self._folder = folder
@@ -103,7 +104,7 @@ class Ledger:
         self, cursor: int, uid: int, attach: Attach, rows: Rows, epoch_start: int, position: int, first: int, ring: int,
         pid: int = 0,
     ) -> None:  # fmt: skip
-        """A rank has attached: for the numbers see `Attached` and `Admit`. A `pid` of 0 is not known."""
+        """A rank has attached: for the numbers see `Attached` and `Admit`. A `pid` of 0 means an unknown one."""
         stay = self._stays[cursor] = _Stay((attach.job, uid), attach.world_size, first, first, first, first)
         attached = Attached(
             0, self._daemon, _now(), attach.rank, attach.world_size, attach.batch_size, attach.drop_last, attach.epoch,
@@ -113,7 +114,7 @@ class Ledger:
         self._put(stay, partial(self._begin, stay, rows, attached, pid))
 
     def announced(self, cursor: int, upto: int, bad: Sequence[tuple[int, int, str]]) -> None:
-        """All rows below `upto` are announced to a rank, perhaps repeatedly; `bad` are those with a replacement."""
+        """All rows below `upto` are announced to a rank, perhaps again; the `bad` ones hold a replacement."""
         stay = self._stays.get(cursor)
         if stay is None or upto <= stay.told:
             return
@@ -135,29 +136,29 @@ class Ledger:
             self._touch(stay)
 
     def counted(self, cursor: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
-        """What else a rank did in the last second or so, and what limits it, if that was found out just then."""
+        """What else a rank did in the last second or so, and the verdict on it if one was made."""
         if (stay := self._stays.get(cursor)) is not None:
             self._grew(stay, stay.back, grown, verdict)
 
     def _grew(self, stay: _Stay, upto: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
-        # Of a disk that does not answer, reports leave half of the queue to the audit.
+        # If the disk does not answer, reports leave half of the queue to the audit.
         if self._queue.qsize() < _MOST_QUEUED // 2:
             grown.add({"images": (upto - stay.counted) / stay.ranks})
             stay.counted, stay.counted_s = upto, grown.at_s + grown.span_s
             self._put(stay, partial(self._count, stay, grown, verdict), wakes=False)
 
     def left(self, cursor: int, at: int | None = None) -> None:
-        """A rank has left; if it reported `at`, its training loop took the batches that start below."""
+        """A rank has left. If it reported `at`, its training loop took the batches that start below that position."""
         stay = self._stays.pop(cursor, None)
         if stay is not None:
             left = Left(0, _now(), at if at is not None and at >= stay.first else None)
             upto = stay.back if left.at is None else left.at
-            if upto > stay.counted:  # since the last second that was counted
+            if upto > stay.counted:  # after the last second that was counted
                 self._grew(stay, upto, Slice(stay.counted_s, max(0.0, utc_s() - stay.counted_s)))
             self._put(stay, partial(self._end, stay, left))
 
     def close(self) -> None:
-        """Writes what is queued, for at most two seconds."""
+        """Writes what is queued, for at most `_CLOSE_S`."""
         for cursor in list(self._stays):
             self.left(cursor)
         self._queue.put(None)
@@ -166,12 +167,12 @@ class Ledger:
 
     def _touch(self, stay: _Stay) -> None:
         if not stay.queued:
-            stay.queued = True  # ORDER: before the thread, which sets it back, can have the note
+            stay.queued = True  # ORDER: before the thread, which resets it, can take the entry
             if not self._put(stay, None, wakes=False):
                 stay.queued = False
 
     def _put(self, stay: _Stay, write: Callable[[], None] | None, *, wakes: bool = True) -> bool:
-        """Queues what the thread is to do, None for progress only; False if it was dropped."""
+        """Queues a task for the thread, None for progress only; returns False if it was dropped."""
         if self._queue.qsize() < _MOST_QUEUED:
             self._queue.put((stay, write))
             if wakes:
@@ -188,7 +189,7 @@ class Ledger:
         while (found := self._queue.get()) is not None:
             stay, write = found
             if write is None:
-                stay.queued = False  # before the numbers are read, so that a later change is queued again
+                stay.queued = False  # ORDER: before the numbers are read, so that a later change is queued again
             try:
                 self._write(stay) if write is None else write()
             except OSError as e:
@@ -268,7 +269,7 @@ class Ledger:
 
 
 def rows_of(attach: Attach, source: dict[str, Any], pipeline: list[dict[str, Any]], listing: Indexed) -> Rows:
-    """What a job reads; `source` and `pipeline` are checked wire forms, `listing` is its `Indexed`."""
+    """What a job reads; `source` and `pipeline` are checked wire forms."""
     return Rows(
         source, listing.digest, listing.path, listing.samples, attach.shuffle, attach.seed, pipeline,
         attach.num_shards, attach.shard_index, batch_rows(attach.batching, attach.batch_size),

@@ -1,7 +1,7 @@
-"""A line: one client's ZeroMQ connection, which carries all messages between it and the daemon.
+"""A line: the ZeroMQ connection of one client, which carries all messages between it and the daemon.
 
 libzmq accepts any number of connections, aborts the process when descriptors run out, and queues any number of message
-parts. So the daemon's end is a plain socket that reads one message at a time.
+parts. So the daemon's end is a plain socket, which reads one message at a time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Line:
             self.flush()
 
     def has_more(self) -> bool:
-        """Whether there is something to read, including the end of the connection."""
+        """Whether something can be read, such as the end of the connection."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
@@ -81,7 +81,7 @@ class Line:
         """Sends as much of `message` as the kernel takes; `flush` sends the rest.
 
         Returns:
-            False if the other end has left too much unread. If it is gone, `receive` says so.
+            False if the other end has left too much unread. If it is gone, `receive` returns None.
         """
         self._unsent += zmtp.frame(encode(message))
         return self.flush()
@@ -100,7 +100,7 @@ class Line:
 
     @property
     def is_behind(self) -> bool:
-        """Whether bytes are left to send."""
+        """Whether bytes wait to be sent."""
         return bool(self._unsent)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Line:
 
 
 def open_line(path: Path, allowed: dict[str, type]) -> tuple[Line, socket.socket]:
-    """Makes a line: the daemon's end, and a listening socket for its client, on which the connection waits.
+    """Makes a line: the daemon's end, and a listening socket for the client, in whose queue the connection waits.
 
     The path of that socket is removed before this returns, so that nobody else can connect.
 

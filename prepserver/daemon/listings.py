@@ -1,4 +1,4 @@
-"""Listings of sources: an indexer process makes each, for any number of jobs that wait for it.
+"""Listings of sources: an indexer process makes each of them, for all jobs that wait for it.
 
 Every attach asks again, because the dataset may have changed: with a warm cache the indexer only compares times, which
 takes milliseconds. Storage may hang, so the number of indexers is bounded, overall and for each user, and an indexer
@@ -32,8 +32,8 @@ MOST_PER_UID = 4
 """Most indexers of one user; further listings wait."""
 
 SILENT_S = 300.0
-"""An indexer reports twice a second how many samples it has found. One that reports nothing for this time hangs with
-its storage; a busy network file system may take a minute for one folder."""
+"""An indexer reports twice a second how many samples it has found. One that reports nothing for this long hangs with
+its storage: a busy network file system may take a minute for one folder, but not five."""
 
 _TRIES = 3  # an indexer is easily killed, and the jobs that wait for its listing are not to blame
 _UNLIMITED = Reading()
@@ -47,7 +47,7 @@ class Waiting(Protocol):
         """Whether the job has ended."""
 
     def hear(self, word: work.Indexing | work.Indexed | work.IndexFailed) -> None:
-        """The indexer says how far it is, and at the end gives the listing or the reason why there is none."""
+        """Takes a report of progress, or at the end the listing or the reason why there is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,16 +58,16 @@ class _Listing:
     uid: int  # the user who asked first
     request: work.BuildIndex
     waiting: list[Waiting]
-    heard_s: float | None = None  # time of the indexer's last report; None while it is not its turn
+    heard_s: float | None = None  # when the indexer was asked for, or reported last; None before the listing's turn
     child: Child | None = None  # the indexer; None until a zygote can fork one
-    tries: int = 0
+    tries: int = 0  # indexers that were asked for
     at: str = ""  # the file that the indexer began last
 
 
 class Listings:
-    """All listings in progress; indexes are kept in `cache_dir`.
+    """All listings in progress; their index files are kept in `cache_dir`.
 
-    `spawn` asks the zygote for an indexer, and raises `ZygoteError`.
+    `spawn` asks the zygote for an indexer, or raises `ZygoteError`.
     """
 
     def __init__(self, poll: Poll, spawn: Callable[[], Child], cache_dir: Path, clock: Callable[[], float]) -> None:
@@ -83,7 +83,7 @@ class Listings:
     ) -> None:  # fmt: skip
         """Lists `source`, a checked wire form, and reports to `waiting`, perhaps before this returns.
 
-        `reading` and `files` say which folders may be read, and which files the ops of the pipeline read.
+        `reading` says which folders may be read; `files` are those that the ops of the pipeline read.
         """
         key = json.dumps([source, reading.roots, reading.roots_only, files], sort_keys=True)
         if key in self._listings:
@@ -97,7 +97,7 @@ class Listings:
         """Ends listings that no job waits for, and those that hang; call it several times a second."""
         for listing in list(self._listings.values()):
             if self._listings.get(listing.key) is not listing:
-                continue  # it was started in the place of one that has just ended, and failed at once
+                continue  # it has ended in this loop: started when another one ended, it failed at once
             listing.waiting = [waiting for waiting in listing.waiting if not waiting.is_gone]
             if not listing.waiting or (listing.heard_s is not None and self._clock() - listing.heard_s > SILENT_S):
                 text = f"the indexer of the source reported nothing for {SILENT_S:g} s: does the storage answer?"
@@ -113,12 +113,12 @@ class Listings:
     # -- the zygote ---------------------------------------------------------------------------------
 
     def zygote_ready(self) -> None:
-        """Starts the indexers that waited for a zygote."""
+        """Starts the indexers that wait for a zygote."""
         for listing in [each for each in self._listings.values() if each.heard_s is not None and each.child is None]:
             self._start_indexer(listing)
 
     def zygote_gone(self, reason: str) -> None:
-        """All indexers have gone with it."""
+        """Replaces the indexers, which have gone with it."""
         for listing in [each for each in self._listings.values() if each.child is not None]:
             self._lost(listing, reason)
 
@@ -127,7 +127,7 @@ class Listings:
         return any(listing.child is child for listing in self._listings.values())
 
     def exited(self, child: Child, reason: str) -> None:
-        """An indexer ended."""
+        """An indexer has ended."""
         for listing in [each for each in self._listings.values() if each.child is child]:
             self._read(listing, child)  # its answer may still be unread
             if listing.child is child:
@@ -136,7 +136,7 @@ class Listings:
     # -- indexers -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Starts as many indexers as may run, in the order in which they were asked for."""
+        """Starts as many indexers as may run, in the order of their first questions."""
         for listing in list(self._listings.values()):
             running = [other.uid for other in self._listings.values() if other.heard_s is not None]
             if listing.heard_s is None and len(running) < MOST and running.count(listing.uid) < MOST_PER_UID:
@@ -152,6 +152,7 @@ class Listings:
             self._report(listing, work.IndexFailed(f"cannot list the source now: {e}; try again in a few seconds"))
             return
         listing.tries += 1
+        listing.heard_s = self._clock()  # a replacement may be silent for as long as the first one
         self._poll.watch(child.fileno(), lambda: self._read(listing, child))
         with contextlib.suppress(ChannelClosed):  # its end is an event of its own
             child.send(listing.request)
@@ -177,7 +178,7 @@ class Listings:
             self._poll.watch_writing(child.fileno(), child.blocked)
 
     def _lost(self, listing: _Listing, reason: str) -> None:
-        log.warning("an indexer ended without an answer (%s), at its try %d", reason, listing.tries)
+        log.warning("an indexer ended without an answer: %s (try %d of %d)", reason, listing.tries, _TRIES)
         self._hang_up(listing)
         if listing.tries < _TRIES:
             listing.request, listing.at = replace(listing.request, one_by_one=True), ""

@@ -1,4 +1,4 @@
-"""The connections on the attach socket, and which one gives way when it is full. Pure: closes nothing itself."""
+"""The connections on the attach socket, and which of them gives way when there are too many. Pure: closes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prepserver.daemon.attach import Peer
 
 SILENCE_S = 10.0
-"""A connection is dropped if it asks nothing for this long, or stays open this long after its last message."""
+"""A connection is dropped if it asks nothing for this long, or is still open this long after its last message."""
 
 
 class Crowded(Exception):
@@ -58,7 +58,7 @@ class Peers:
             return None
         if not (every := self._silent()):
             raise Crowded(f"the daemon has {self.most} connections, its limit: try again later")
-        # Take it from the user with the most silent connections, so that a crowd does not displace others.
+        # The user with the most silent connections loses one, so that a crowd does not displace others.
         crowd = Counter(peer.uid for peer in every).most_common(1)[0][0]
         return next(peer for peer in every if peer.uid == crowd)
 
@@ -67,5 +67,5 @@ class Peers:
         return [peer for peer in self._silent() if now_s - peer.since_s >= SILENCE_S]
 
     def _silent(self) -> list[Peer]:
-        """Those silent longest come first."""
+        """The silent connections, the longest silent first."""
         return sorted((peer for peer in self._by_fd.values() if peer.is_silent), key=lambda peer: peer.since_s)

@@ -1,4 +1,4 @@
-"""One epoll for everything, with a callback per descriptor."""
+"""One epoll for everything, with a callback for each descriptor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WRITE = select.EPOLLOUT
 
 
 class Poll:
-    """Watches descriptors; one owner thread."""
+    """Watches descriptors, for one owner thread."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -27,7 +27,7 @@ class Poll:
         self._callbacks[fd] = callback
 
     def watch_writing(self, fd: int, wanted: bool) -> None:
-        """Whether to call back also when `fd` is writable: only while messages wait. Ignores unknown descriptors."""
+        """Also calls back when `fd` is writable, while that is `wanted`. Ignores unknown descriptors."""
         if fd in self._callbacks and wanted != (fd in self._writing):
             self._epoll.modify(fd, READ | WRITE if wanted else READ)
             self._writing ^= {fd}
@@ -36,7 +36,7 @@ class Poll:
         """Stops watching; call it before the number can be used again. Ignores unknown descriptors."""
         self._writing.discard(fd)
         if self._callbacks.pop(fd, None) is not None:
-            # The kernel forgets a descriptor that is closed already, such as the line of a lost zygote.
+            # The kernel has forgotten a descriptor that is closed already, such as the line of a lost zygote.
             with contextlib.suppress(OSError):
                 self._epoll.unregister(fd)
 
@@ -45,7 +45,7 @@ class Poll:
         self._fresh.clear()
         for fd, _ in self._epoll.poll(timeout_s):
             # An earlier callback of this round may have closed this descriptor, and another may have opened one with
-            # its number. The event was the old one's; the next round brings any of the new one.
+            # its number. Then the event is the old one's; the next round brings those of the new one.
             callback = None if fd in self._fresh else self._callbacks.get(fd)
             if callback is not None:
                 callback()

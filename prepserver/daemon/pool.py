@@ -1,8 +1,8 @@
 """The worker processes: replaced when they die, killed when they hang.
 
-The driver hears of workers that are up or lost; the pool decides nothing about rows. Its workers come
-from engines (`prepserver.daemon.engine`): a worker may be a process of this machine or an actor elsewhere, and the
-coordinator does not know which. This module is long because it holds the whole life of a worker.
+The pool tells the driver which workers are up or lost, and decides nothing about rows. Its workers come from engines
+(`prepserver.daemon.engine`): a worker may be a process of this machine or an actor elsewhere, and the coordinator does
+not know which. This module is long because it holds the whole life of a worker.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from prepserver.telemetry.page import NO_LANE, SEVERAL, WorkerStats
 from prepserver.worker import launch
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child
+from prepserver.worker.launch import START_TIMEOUT_S
 
 log = logging.getLogger(__name__)
 
 _HEALTHY_S = 60.0  # a worker that lives this long, fills a chunk, or dies in a lane's ops, resets the backoff
-_REAP_S = 2.0  # a killed process that is still there after this waits inside the kernel
+_REAP_S = 2.0  # a killed process that has not ended after this waits in the kernel
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
@@ -51,21 +52,21 @@ class Seat:
     number: int
     engine: Engine
     child: Child | None = None
-    since_s: float = 0.0
-    failures: int = 0
-    due_s: float = 0.0
-    killed_s: float | None = None  # when its deadline passed
-    blameless: bool = False  # killed because another worker was quicker, or ended to be replaced
+    since_s: float = 0.0  # when the worker was asked for
+    failures: int = 0  # workers in a row that could not be started or died young
+    due_s: float = 0.0  # when the next worker may be asked for
+    killed_s: float | None = None  # when the worker was killed
+    blameless: bool = False  # whether it was killed, or ended to be replaced, by no fault of its own
     restarts: int = 0
-    retires: bool = False  # removed when its worker has ended
+    retires: bool = False  # whether the seat goes with its worker
 
 
 class WorkerPool:
-    """The pool, at first of so many workers on this machine. One owner thread, the main thread.
+    """The pool, with `workers` workers on this machine at first. One owner thread, the main thread.
 
     Attributes:
         engines: Where the workers come from: the zygote, and the bridge if there is one.
-        listings: Of sources; the zygote forks the indexers, too.
+        listings: The listings of sources, because the zygote forks the indexers, too.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class WorkerPool:
         prepare = work.Prepare(
             settings.nice, settings.log_level.upper(), settings.log_format, settings.sandbox, list(settings.plugins),
             list(settings.plugin_read), list(settings.url_roots),
-            settings.sample_timeout_s / 2,  # a worker that waits for a dead store is not taken for one that hangs
+            settings.sample_timeout_s / 2,  # so that a worker which waits for a dead store does not count as hung
             worker_memory_bytes,
         )  # fmt: skip
         self._zygote = Engine(poll, launch.Zygote(prepare), self._read_engine)
@@ -94,7 +95,7 @@ class WorkerPool:
             self.engines.append(Engine(poll, bridge, self._read_engine))
             self.seats += [Seat(workers + n, self.engines[1]) for n in range(settings.remote_workers)]
         self._up: dict[int, Child] = {}  # workers that can take tasks
-        self._stuck: dict[int, Child] = {}  # killed, but not ended
+        self._stuck: dict[int, Child] = {}  # killed and replaced, but not ended
         self.listings = Listings(poll, self._spawn_indexer, cache_dir, time.monotonic)
 
     def start(self, task_done: Callable[[int, work.Filled | work.Failed], None]) -> None:
@@ -102,7 +103,7 @@ class WorkerPool:
 
         Raises:
             ZygoteError: It does not start.
-            ConfigError: A plug-in cannot be loaded, or a part of the sandbox is missing that is to be ``on``.
+            ConfigError: A plug-in cannot be loaded, or with ``sandbox = "on"`` the machine lacks a part of it.
         """
         self._task_done = task_done
         self._zygote.start()
@@ -117,19 +118,19 @@ class WorkerPool:
                 f'sandbox = "on", but this machine lacks {missing}. With "auto" the daemon starts without it'
             )
         if mode == "off":
-            log.warning('sandbox = "off": workers parse files with all the rights of uid %d', os.getuid())
+            log.warning('sandbox = "off": workers parse files with all rights of uid %d', os.getuid())
         elif missing:
             log.warning("the workers' sandbox has only %s: this machine lacks %s", about.sandbox, missing)
         if self._settings.url_roots:
             log.info("workers have a network, to read below %s", ", ".join(self._settings.url_roots))
         self._read_engine(self._zygote)
-        # ORDER: after the zygote is up, which may refuse to be.
+        # ORDER: after the zygote is up, because it may refuse the settings.
         for engine in self.engines[1:]:
             engine.restart(time.monotonic())
 
     @property
     def kernels(self) -> tuple[str, str]:
-        """The kernels that make rows, ``native`` or ``pure``, and the reason."""
+        """The kernels that make rows, ``native`` or ``pure``, and why."""
         about = self._zygote.process.about
         return about.kernels, about.why
 
@@ -141,12 +142,12 @@ class WorkerPool:
 
     @property
     def plugins(self) -> list[dict[str, str]]:
-        """Role, name, code and origin of each plug-in."""
+        """Role, name, code digest and origin of each plug-in."""
         return [dict(zip(("role", "name", "code", "origin"), each, strict=True)) for each in self._plugins]
 
     @property
     def codes(self) -> Codes:
-        """The plug-ins that a spec may name."""
+        """The code digests of the plug-ins that a spec may name."""
         return {(role, name): code for role, name, code, _ in self._plugins}
 
     @property
@@ -166,7 +167,7 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """Seats on this machine, without those of workers that retire."""
+        """How many seats this machine has, without those of workers that retire."""
         return sum(not seat.retires for seat in self.local_seats)
 
     @property
@@ -188,7 +189,7 @@ class WorkerPool:
             self._fill(seat)
 
     def retire(self) -> int | None:
-        """Takes away the last seat whose worker is up, once that worker is ended; returns the worker."""
+        """Retires the last seat whose worker is up; returns that worker, which the caller ends when it has no task."""
         for seat in sorted(self.local_seats, key=lambda seat: -seat.number):
             if not seat.retires and seat.child is not None and seat.child.ticket in self._up:
                 seat.retires = True
@@ -196,12 +197,12 @@ class WorkerPool:
         return None
 
     def end(self, worker: int) -> None:
-        """Kills a worker that is not to blame for anything; another takes its seat at once, unless it retires."""
+        """Kills a worker without blame. Another one takes its seat at once, unless it retires."""
         if (child := self._up.get(worker)) is not None:
             self._kill(child, blameless=True)
 
     def who(self, worker: int) -> tuple[int, int]:
-        """Number and pid of a worker; 0 for a pid that is not known any more."""
+        """Number and pid of a worker; (-1, 0) if it has ended."""
         child = self._up.get(worker)
         return (-1, 0) if child is None else (child.number, child.pid or 0)
 
@@ -215,10 +216,11 @@ class WorkerPool:
         return found
 
     def end_if_idle(self, worker: int) -> None:
-        """Kills a worker that has a task but has not begun a sample: it hangs while it opens a source."""
+        """Kills a worker whose task is overdue if it has begun no sample: it hangs while it opens a source."""
         child = self._up.get(worker)
         if child is not None and not child.page.read().busy and self._kill(child):
-            log.warning("killed worker %d: it took too long to begin its task", child.number)
+            limit_s = self._settings.sample_timeout_s
+            log.warning("killed worker %d: no sample begun within sample_timeout_s = %g s", child.number, limit_s)
 
     def tick(self, now_s: float) -> None:
         """Handles deadlines and replacements; call it several times a second."""
@@ -230,8 +232,12 @@ class WorkerPool:
             if not engine.runs:
                 engine.restart(now_s)
             elif engine.process.overdue:
-                log.error("%s did not come up; starting another", engine.process.name)
-                self._engine_gone(engine, "overdue", now_s)
+                self._engine_gone(engine, f"{engine.process.name} was not up after {START_TIMEOUT_S:.0f} s", now_s)
+        # Remote workers may wait for room in Ray's cluster for any time.
+        asked = [seat for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
+        if any(now_s - seat.since_s > START_TIMEOUT_S for seat in asked):
+            log.error("killed %s: it started no worker within %.0f s", self._zygote.process.name, START_TIMEOUT_S)
+            self._zygote.process.kill()  # its end is an event, after which another one is started
         now_ns = time.monotonic_ns()
         for seat in list(self.seats):
             if seat.child is None:
@@ -241,7 +247,7 @@ class WorkerPool:
                 self._check_deadline(seat, now_ns, now_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Ends every process; nothing is sent any more. False if one did not end, because it waits for dead storage."""
+        """Ends every process; nothing is sent any more. Returns False if one waits for dead storage and did not end."""
         for seat in self.seats:
             if seat.child is not None:
                 self._poll.forget(seat.child.fileno())
@@ -276,7 +282,7 @@ class WorkerPool:
         if engine is self._zygote:
             self._check_zygote()
         if engine.process.about.broken:
-            return  # it ends, and that is why
+            return  # it will end, and this is the reason
         engine.came_up()
         for seat in self.seats:
             if seat.engine is engine and seat.child is None:
@@ -286,21 +292,22 @@ class WorkerPool:
         about = self._zygote.process.about
         if about.broken or about.plugins != self._plugins:
             changed = about.broken or "the files of plug-ins have changed since this daemon was started"
-            raise PluginsChanged(f"{changed}. Rows of two versions must not meet in one stream: start the daemon again")
+            raise PluginsChanged(f"{changed}. Rows of two versions must not mix in one stream: start the daemon again")
         if about.kernels == "pure":
             log.warning("workers make rows without the compiled kernels, at half the speed: %s", about.why)
         self.listings.zygote_ready()
 
     def _engine_gone(self, engine: Engine, reason: str, now_s: float, children: Sequence[Child] = ()) -> None:
         why = engine.process.about.broken or reason
-        log.error("%s, and all its workers with it; starting them again", why)
+        log.error("%s; its workers have ended with it, and are started again", why)
         engine.gone(why, now_s)
         for seat in list(self.seats):
             if seat.engine is engine and seat.child is not None:
-                self._vacate(seat, suspect=None, strikes=0, stuck=False)
+                # Its workers were killed with it, but one that waits in the kernel may still write its rows.
+                self._vacate(seat, suspect=None, strikes=0, stuck=not seat.child.ended_by(now_s + _REAP_S))
         if engine is self._zygote:
             self.listings.zygote_gone(reason)
-        for child in children:  # including one that had done its work, but whose end the zygote had not reported
+        for child in children:  # among them indexers that have answered, whose end was not reported
             if child.ticket not in self._stuck:
                 child.close()
         engine.process.close(_REAP_S)
@@ -328,7 +335,7 @@ class WorkerPool:
     def _spawned(self, child: Child) -> None:
         seat = self._seat_of(child)
         if seat is None:
-            if not self.listings.holds(child):  # an indexer that has answered already, or was cancelled
+            if not self.listings.holds(child):  # an indexer that has answered already, or is no longer needed
                 child.kill()
                 child.close()
             return
@@ -345,7 +352,7 @@ class WorkerPool:
             for message in child.messages(most):
                 self._task_done(child.ticket, message)
         except ChannelClosed:
-            self._poll.forget(child.fileno())  # the zygote reports how it ended
+            self._poll.forget(child.fileno())  # the zygote will report how it ended
         except ProtocolError as e:
             log.error("killed worker %d: protocol error: %s", child.number, e)
             child.kill()
@@ -364,12 +371,12 @@ class WorkerPool:
             child.close()
             return
         if child.ticket in self._up:
-            self._read_worker(child)  # tasks that it had finished count
+            self._read_worker(child)  # tasks that it has finished count
         stats = child.page.read()
-        # Other ends with this status count as failures: before the first chunk, or at a sample (a plug-in may exit).
+        # With this status before the first chunk, or at a sample (a plug-in may exit), it counts as a failure.
         if status == work.EXIT_SEALED and stats.tasks and not stats.busy:
             seat.blameless = True
-            seat.restarts -= 1  # a planned replacement is not shown in the status
+            seat.restarts -= 1  # the status counts no planned replacement
             self._vacate(seat, None, 0, stuck=False)
             return
         suspect = _suspect(stats)
@@ -406,17 +413,17 @@ class WorkerPool:
             self._fill(seat)
 
     def _check_deadline(self, seat: Seat, now_ns: int, now_s: float) -> None:
-        child = seat.child
+        child, process = seat.child, seat.engine.process
         if child is None or child.pidfd is None:
             return
         if seat.killed_s is not None:
             if now_s - seat.killed_s > _REAP_S and child.host:
-                log.error("%s does not end worker %d: killed it", seat.engine.process.name, child.number)
-                seat.engine.process.kill()  # and what follows is an event
+                log.error("killed %s: it did not end worker %d within %g s", process.name, child.number, _REAP_S)
+                process.kill()  # its end is an event, after which another one is started
             elif now_s - seat.killed_s > _REAP_S:
                 log.error(
                     "worker %d (pid %s) was killed but has not ended: it waits in the kernel, probably for storage. "
-                    "Another one replaces it; rows that it may still write are not used",
+                    "Another worker replaces it; rows that it may still write are not used",
                     child.number, child.pid,
                 )  # fmt: skip
                 self._vacate(seat, _suspect(child.page.read()), CRASH_STRIKES, stuck=True)
@@ -441,7 +448,7 @@ class WorkerPool:
     def _unstuck(self, child: Child) -> None:
         del self._stuck[child.ticket]
         child.close()
-        log.info("worker %d, which was killed and replaced before, has ended now", child.number)
+        log.info("worker %d, which was killed and replaced, has ended now", child.number)
         self._driver.happened(WorkerLost(child.ticket, None, 0, False))
 
     def _seat_of(self, child: Child) -> Seat | None:
@@ -461,9 +468,9 @@ def _suspect(stats: WorkerStats) -> Suspect | None:
 
 
 def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:
-    """Whether a worker died as those do that cannot work at all, so that the next one should wait.
+    """Whether a worker died as one does that cannot work at all, so that its replacement should wait.
 
-    Not one that died in a lane's ops: a lane has few tries, and others must not wait for it.
+    One that died in a lane's ops did not: a lane has few tries, and other lanes must not wait for them.
     """
     in_ops = suspect is not None and suspect.lane is not None
     return not (in_ops or lived_s > _HEALTHY_S or tasks > 0)

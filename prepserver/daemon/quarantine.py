@@ -1,7 +1,7 @@
-"""Samples that killed workers, remembered over restarts: a small file for each sample, or for each pipeline to blame.
+"""Samples that killed workers, remembered over restarts: a small file for each sample and each pipeline to blame.
 
-A file appears whole, by a rename, and only the path in it ever changes. So the command line may list files and remove
-them without a lock, whether a daemon runs or not.
+A file appears whole, by a rename, and only the path in it ever changes. So the command line may list and remove files
+without a lock, whether a daemon runs or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = "quarantine"
 """In the state directory."""
 
 MAX_ENTRIES = 4096
-"""Most samples that a worker is told of. More than that mean a broken machine, not a broken dataset."""
+"""Most samples that are remembered, and that a worker is told of. More mean a broken machine, not a broken dataset."""
 
 _MAX_BYTES = 16 << 10
 _SUFFIX = ".json"
@@ -43,10 +43,10 @@ class Entry:
     reason: Text  # one line
     time: Word  # when, UTC
     path: Text = ""  # the dataset's name for it; empty until a worker has skipped the sample
-    dataset: Text = ""  # where the dataset is, for people
-    # Digest of the only pipeline for which the sample is bad; empty if reading or decoding is to blame.
+    dataset: Text = ""  # where the dataset is, for display
+    # digest of the only pipeline for which the sample is bad; empty if reading or decoding is to blame
     pipeline: Annotated[str, Size(128)] = ""
-    ops: Text = ""  # the ops of that pipeline, for people
+    ops: Text = ""  # the ops of that pipeline, for display
 
     @property
     def sample(self) -> Sample:
@@ -59,9 +59,9 @@ class Quarantine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._unsaved: dict[Sample, Entry] = {}
-        self._unnamed: set[Sample] = set()
-        self._known: tuple[int, list[Entry]] = (-1, [])  # the folder's mtime, and its entries then
+        self._unsaved: dict[Sample, Entry] = {}  # those whose file could not be written
+        self._unnamed: set[Sample] = set()  # those whose path is unknown
+        self._known: tuple[int, list[Entry]] = (-1, [])  # the folder's mtime, and its entries at that time
 
     def add(self, source: str, index: int, reason: str, dataset: str, pipeline: str = "", ops: str = "") -> None:
         """Remembers a sample (see `Entry`) while the daemon lives, and longer if its file can be written."""
@@ -75,7 +75,7 @@ class Quarantine:
         self._save(entry)
 
     def name(self, source: str, index: int, reason: str) -> None:
-        """A worker skipped a sample; its `reason` begins with the path."""
+        """Notes the path of a sample that a worker has skipped, with which the worker's `reason` begins."""
         path, quarantined, _ = reason.partition(": quarantined")
         meant = {sample for sample in self._unnamed if sample[:2] == (source, index)}
         if not meant:
@@ -95,7 +95,7 @@ class Quarantine:
             changed_ns = self._folder.stat().st_mtime_ns
         except OSError:
             return []
-        # The mtime is coarse, but our own changes reset this, and no user clears a sample within the same tick.
+        # The mtime is coarse, but `_save` resets this, and no user clears a sample within the same clock tick.
         if self._known[0] != changed_ns:
             self._known = changed_ns, entries(self._folder)
         return self._known[1]
@@ -127,7 +127,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def clear(folder: Path, chosen: Collection[Entry]) -> None:
-    """Removes the files of samples; the next job that opens their source while no other reads it tries them again."""
+    """Removes the files of samples, which the next job tries again that opens their source while no other reads it."""
     for entry in chosen:
         (folder / file_name(entry)).unlink(missing_ok=True)
 
@@ -146,5 +146,5 @@ def _read(path: Path) -> Entry | None:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
         log.warning("skipping %s, which holds no quarantined sample: %s", path, e)
         return None
-    # Only under its own name can `clear` remove it.
+    # `clear` can remove an entry only under its own name.
     return entry if file_name(entry) == path.name else None

@@ -1,4 +1,4 @@
-"""Questions of clients: for a place, for the daemon's state, and to stop it.
+"""Questions of clients: they ask for a place, for the daemon's state, or that it stops.
 
 A rank's question waits until its source is listed. Then the coordinator admits or refuses the rank.
 """
@@ -49,7 +49,7 @@ class Life(Protocol):
         """Longest time until it has ended, if it is about to."""
 
     @property
-    def keeper(self) -> str:
+    def supervisor(self) -> str:
         """Who starts and ends it, so that no successor may; empty if nobody does."""
 
     def stop(self, why: str, *, at_once: bool = False) -> None:
@@ -125,7 +125,7 @@ class Questions:
             asked = check(attach, self.pool.codes)
             files = asked.pipeline.files
             reading = self.access.reading(peer.uid, source_from_wire(asked.source), files)
-            # Others could make any number of folders.
+            # Other users could make any number of folders.
             self.caches.check_folder(asked.cache, make=self.access.is_trusted(peer.uid))
         except Refusal as e:
             self.clients.refuse(peer, e.code, str(e), e.field)
@@ -166,15 +166,15 @@ class Questions:
     def answer(self, answer: Admit | Refuse) -> None:
         """Carries out the coordinator's decision."""
         question = self._asking.get(answer.asker)
-        if question is None:  # decided before an error that ended its client's connection
+        if question is None:  # decided before an error, which ended the connection of its client
             if isinstance(answer, Admit):
                 self.driver.happened(RankLeft(answer.cursor))
             return
         if isinstance(answer, Admit):
             self._admit(question, answer)
             return
-        # While a dropped ring is still held, a question that lacks memory is asked again: a restarted script must not
-        # be refused because of the ring of its last run.
+        # While memory of jobs that have left is being freed, a question that lacks memory is asked again: a restarted
+        # script must not be refused because of the ring of its last run.
         now_s = time.monotonic()
         question.until_s = now_s + _LEAVING_S if question.until_s is None else question.until_s
         is_freed = self.rings.are_leaving or self.caches.are_leaving
@@ -231,14 +231,14 @@ class Questions:
             os.close(fd)
 
     def _stop(self, peer: Peer, successor: bool) -> None:
-        """Stops the daemon, which perhaps leaves its place to a successor."""
+        """Stops the daemon; at once if a successor takes its place."""
         if not self.access.is_trusted(peer.uid):
             text = f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}"
             self.clients.refuse(peer, "permission", text)
             return
-        if successor and self.life.keeper:
-            self.clients.refuse(peer, "permission", f"this daemon belongs to {self.life.keeper}")
+        if successor and self.life.supervisor:
+            self.clients.refuse(peer, "permission", f"this daemon belongs to {self.life.supervisor}")
             return
-        # Jobs have no need to finish here if they can go on there.
+        # With a successor, jobs need not finish here, because they continue there.
         self.life.stop("a successor is ready" if successor else "prepserver stop", at_once=successor)
         self.clients.end(peer, Stopping(os.getpid(), self.life.end_s))

@@ -1,4 +1,4 @@
-"""The rings that the daemon makes: within its budget, prefaulted by a thread, counted until no process has them."""
+"""The rings that the daemon makes: within its budget, prefaulted by a thread, counted until no process holds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prepserver.memory.segment import create_segment, is_open_elsewhere, open_ag
 from prepserver.protocol.layout import Field, RingLayout
 
 MOST_LEFT = 64
-"""Most dropped rings of one user that processes still hold: each costs the daemon a descriptor, however small it is."""
+"""Most dropped rings of a user that processes may still hold: each costs the daemon a descriptor, whatever its size."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class LaneRing:
     owner: int  # uid of its user
     layout: RingLayout  # its fields and rows
     fd: int  # the descriptor that workers and clients get
-    watch_fd: int  # a second opening, which tells whether other processes still use the first
+    watch_fd: int  # a second opening of it: shows whether other processes still hold the ring (`is_open_elsewhere`)
 
 
 class Rings:
@@ -35,7 +35,7 @@ class Rings:
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.held: dict[int, LaneRing] = {}
-        self._left: list[LaneRing] = []  # of dropped lanes; processes may still have their memory
+        self._left: list[LaneRing] = []  # rings of dropped lanes, which other processes may still hold
         self._to_touch: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._toucher = threading.Thread(target=self._touch, name="prefault", daemon=True)
         self._toucher.start()
@@ -46,12 +46,12 @@ class Rings:
         return sum(ring.layout.nbytes for ring in self._all())
 
     def bytes_of(self, uid: int) -> int:
-        """The same for the rings of one user."""
+        """Bytes of the rings of one user, counted in the same way."""
         return sum(ring.layout.nbytes for ring in self._all() if ring.owner == uid)
 
     @property
     def are_leaving(self) -> bool:
-        """Whether dropped rings count, or counted a moment ago: their memory is free by now, or soon."""
+        """Whether dropped rings are counted, or were until this call: their memory is free now or soon."""
         counted = bool(self._left)
         self.forget_free()
         return counted
@@ -60,7 +60,7 @@ class Rings:
         self, lane: int, owner: int, fields: tuple[Field, ...], rows: tuple[int, int],
         allow: Callable[[int], None] = lambda _nbytes: None,
     ) -> LaneRing:  # fmt: skip
-        """Makes a ring for `lane`, of the wanted number of `rows`, or if these do not fit, of the needed one.
+        """Makes a ring for `lane`. `rows` are the wanted number of rows, and the needed one if the wanted do not fit.
 
         `allow` raises `MemoryShort` for a size above the user's limit.
 
@@ -90,7 +90,7 @@ class Rings:
             made = create_segment(f"prepserver-lane-{lane}", layout.nbytes)
             try:
                 fds = []
-                for _ in range(3):  # to watch, to give away, and for the thread
+                for _ in range(3):  # to watch it, to give away, and for the thread
                     fds.append(open_again(made))
                     on_error.callback(os.close, fds[-1])
             finally:
@@ -129,8 +129,8 @@ class Rings:
         self._left = []
 
     def _touch(self) -> None:
-        # In a thread, because a GiB takes a quarter of a second or more. Workers may write at the same time: populating
-        # does not change the contents of a page.
+        # In a thread, because a GiB takes a quarter of a second or more. Workers may write at the same time, because
+        # populating a page does not change its contents.
         while (work := self._to_touch.get()) is not None:
             fd, nbytes = work
             with contextlib.suppress(SegmentError):  # no address space is left: the first write faults the pages in

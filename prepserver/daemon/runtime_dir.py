@@ -35,8 +35,8 @@ class Door:
     mode: int = 0o660
     group: int | None = None
 
-    def hang(self, path: Path) -> None:
-        """Gives a socket its group and mode; raises `OSError` if the daemon is not allowed to."""
+    def apply_to(self, path: Path) -> None:
+        """Gives the socket at `path` its group and mode; raises `OSError` if the daemon may not do that."""
         _give_to(path, self.group)
         path.chmod(self.mode)
 
@@ -49,7 +49,8 @@ class RuntimeDir:
         attach_is_ours: False if systemd has made the attach socket and keeps it.
         group: A group whose members may reach the sockets through the directory, if any.
         is_private: The directory is only for this daemon and is removed with it, unless it holds other files.
-        replace: Do not fail if a daemon runs there: it is to be replaced, and `take` locks the directory then.
+        replace: Do not fail if a daemon runs there. That one will be replaced: when it has ended, `take` locks the
+            directory.
 
     Attributes:
         path: The directory.
@@ -91,7 +92,7 @@ class RuntimeDir:
         """Locks the directory.
 
         Args:
-            patience_s: How long to wait for a daemon that is about to end.
+            patience_s: How long to wait for a daemon that is about to end, or 0.
 
         Raises:
             AlreadyRunning: A daemon runs there.
@@ -101,9 +102,9 @@ class RuntimeDir:
         while not self.is_ours:
             try:
                 self._lock = self._locked()
-            except AlreadyRunning:
+            except AlreadyRunning as e:
                 if time.monotonic() >= until_s:
-                    raise
+                    raise AlreadyRunning(f"waited {patience_s:g} s, but {e}" if patience_s else str(e)) from None
                 time.sleep(_LOOK_AGAIN_S)
         # A killed daemon may have left them; this process holds the lock, so no daemon listens there.
         self._remove_sockets()
@@ -131,7 +132,7 @@ class RuntimeDir:
         return fd
 
     def remove_attach_socket(self) -> None:
-        """Clients no longer find the daemon; if systemd made the socket, they queue there for the next one."""
+        """Hides the daemon from clients. If systemd made the socket, they wait in its queue for the next daemon."""
         if self._attach_is_ours and self.is_ours:
             self.attach_socket.unlink(missing_ok=True)
 
@@ -140,7 +141,7 @@ class RuntimeDir:
         self.line_socket.unlink(missing_ok=True)
 
     def renew_pid(self) -> None:
-        """Names this process as the holder, if it is, after a fork that detached it."""
+        """Writes this process's pid into the lock file, if it holds the lock: a fork has detached it."""
         if self.is_ours:
             self._write_pid(self._lock)
 
@@ -152,7 +153,7 @@ class RuntimeDir:
     def close(self) -> None:
         """Removes the sockets and releases the lock.
 
-        The lock file stays, because removing it would race with the next daemon; only a private directory has none.
+        The lock file stays, because removing it would race with the next daemon. A private directory has no next one.
         """
         if not self.is_ours:
             return
@@ -178,7 +179,7 @@ def _first_usable() -> Path:
 
 
 def _give_to(path: Path, group: int | None) -> None:
-    # No chown if it has the group already (the daemon's own, or a setgid directory): a sandbox may deny chown.
+    # Without chown if it has the group already (the daemon's own, or a setgid directory): a sandbox may deny chown.
     if group is not None and path.stat().st_gid != group:
         os.chown(path, -1, group)
 
@@ -188,7 +189,7 @@ def _let_pass(path: Path, group: int | None) -> None:
         return
     try:
         _give_to(path, group)
-        if not path.stat().st_mode & 0o010:  # a needless chmod by an owner outside the group would clear setgid
+        if not path.stat().st_mode & 0o010:  # chmod by an owner outside the group clears setgid, so only if needed
             path.chmod(path.stat().st_mode & 0o7777 | 0o010)
     except OSError as e:
         raise RuntimeDirError(

@@ -1,4 +1,4 @@
-"""The life of the daemon: it starts its parts, runs one loop, obeys signals, and ends everything.
+"""The life of the daemon: it starts its parts, runs one loop, handles signals, and ends everything.
 
 One thread, one epoll. Messages of clients (`clients`) and workers (`reports`) become events; the coordinator
 (`prepserver.schedule`) decides; `executor` carries out its actions.
@@ -30,7 +30,7 @@ from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, rai
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.executor import Executor, setup
 from prepserver.daemon.gpus import Gpus
-from prepserver.daemon.headcount import Keeper
+from prepserver.daemon.headcount import PoolSizer
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import Peers
 from prepserver.daemon.poll import Poll
@@ -66,7 +66,7 @@ class Daemon:
 
     Args:
         settings: Its settings.
-        runtime_dir: Its runtime directory, locked, unless it is to replace another daemon.
+        runtime_dir: Its runtime directory; locked, unless this daemon will replace another one.
         workers: Worker processes at the start.
         memory_bytes: Budget for rings.
         cache_memory_bytes: Budget for caches in memory.
@@ -111,7 +111,7 @@ class Daemon:
         self._caches.tell = self._pool.broadcast
         self._watch = Watch(self._coordinator, self._pool, self._attachments, self._caches, self._gpus, self._ledger)
         self._reports = Reports(self._driver, bad, self._watch, cache_dir)
-        self._keeper = Keeper(self._driver, self._pool, self._watch, settings.workers)
+        self._sizer = PoolSizer(self._driver, self._pool, self._watch, settings.workers)
         self._peers = Peers(most_clients, os.getuid())
         self._clients = Clients(
             self._poll, self._driver, self._attachments, self._ledger, self._peers, runtime_dir.line_socket
@@ -136,11 +136,11 @@ class Daemon:
 
         Args:
             ready: Called when clients may attach.
-            succeed: Called when the workers are up, if another daemon holds the directory: ends it, and locks the
-                directory.
+            succeed: Called when the workers are up, if another daemon holds the directory. It must end that daemon and
+                lock the directory.
 
         Returns:
-            Whether everything ended; False if a process could not be killed.
+            Whether everything has ended; False if a process could not be killed.
 
         Raises:
             ZygoteError, ConfigError: See `WorkerPool.start`.
@@ -174,9 +174,9 @@ class Daemon:
         self._notifier.send(READY="1", STATUS=f"{counted(len(self._pool.seats), 'worker')}, no jobs")
 
     def _await_workers(self) -> None:
-        """Waits until this machine's workers are up, because jobs wait for them once the running daemon has ended.
+        """Waits until this machine's workers are up, because jobs will wait for them when the running daemon has ended.
 
-        Remote ones may need the cores that the running daemon's actors have.
+        It does not wait for remote workers, which may need the cores that the running daemon's actors have.
 
         Raises:
             ZygoteError: They do not come up.
@@ -210,7 +210,7 @@ class Daemon:
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
                 self._watch.mark(now_s)
-                self._keeper.mark(now_s)
+                self._sizer.mark(now_s)
                 self._sign_of_life()
             self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
 
@@ -222,7 +222,7 @@ class Daemon:
     def _watch_signals(self) -> None:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
-        # The handler does nothing: the byte wakes the loop, which acts between two callbacks.
+        # The handlers do nothing. A byte in the socket wakes the loop, which acts between two callbacks.
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
@@ -252,7 +252,7 @@ class Daemon:
             if "memory" in reloaded.now:
                 half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
                 self._rings.budget_bytes = reloaded.settings.memory_bytes or half
-            self._keeper.fixed = reloaded.settings.workers
+            self._sizer.fixed = reloaded.settings.workers
             self._peers.most = most_clients  # more workers leave fewer descriptors
             self._caches.folders = reloaded.settings.cache_folders
             self._caches.disk_bytes = reloaded.settings.cache_disk_bytes
@@ -272,17 +272,17 @@ class Daemon:
         return self._stops > 0
 
     @property
-    def keeper(self) -> str:
-        """Who starts and ends it, and no successor therefore, with what to do; empty if nobody does."""
+    def supervisor(self) -> str:
+        """Who starts and ends it, so that no successor may, and what to do instead; empty if nobody does."""
         if self._lifeline_fd >= 0:
             return "a process, and ends with it: no other daemon takes its place"
         if self._passed is not None or self._notifier.is_heard:
-            return "a service manager, which restarts it: `systemctl restart prepserver.service`. Jobs go on as well"
+            return "a service manager, which restarts it: `systemctl restart prepserver.service`. Jobs continue, too"
         return ""
 
     @property
     def end_s(self) -> float:
-        """Longest time until it has ended; it is about to."""
+        """Longest time until it has ended, after `stop`."""
         return max(0.0, self._stop_by_s - time.monotonic()) + KILL_S
 
     def stop(self, why: str, *, at_once: bool = False) -> None:
@@ -294,17 +294,17 @@ class Daemon:
             log.info("stopping at once (%s)", why)
             return
         log.info("stopping (%s): %s may finish within %g s", why, counted(len(self._attachments), "job"), drain_s)
-        # systemd's TimeoutStopSec may be shorter than drain_s.
+        # systemd's TimeoutStopSec may be shorter than drain_s, so ask for more.
         patience_us = int((self.end_s + 2) * 1e6)
         self._notifier.send(STOPPING="1", EXTEND_TIMEOUT_USEC=str(patience_us))
-        self._clients.shut_door()
+        self._clients.stop_listening()
         self._dir.remove_attach_socket()
 
     def _close(self) -> bool:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the interpreter would restore the defaults at its end
-        # ORDER: clients go on with rows that are ready, and while workers live, a job that goes makes room for others.
+        # ORDER: workers first. Clients can still read ready rows, and workers would fill the room that each job leaves.
         clean = self._pool.close(KILL_S)
         self._clients.close()
         self._rings.close()
@@ -319,11 +319,11 @@ class Daemon:
         if clean:
             log.info("stopped")
         else:
-            log.error("stopped, but a worker waits in the kernel and ends only when its storage answers")
+            log.error("stopped, but a worker waits in the kernel and will end only when its storage answers")
         return clean
 
     def snapshot(self, since_ns: int | None = None) -> dict[str, Any]:
-        """All that `prepserver status` shows, and for traces what was done since then."""
+        """All that `prepserver status` shows, and for traces what happened after `since_ns`."""
         found = {
             "version": __version__, "pid": os.getpid(), "state": "stopping" if self.stops else "running",
             "runtime_dir": str(self._dir.path), "state_dir": str(self._state_dir),
@@ -338,7 +338,7 @@ class Daemon:
         return found
 
     def rows_per_s(self) -> float:
-        """Rate of the pool; before any measurement, a guess for ordinary photos."""
+        """Rate of the busy pool; before any measurement, a guess for ordinary photos."""
         return self._watch.rates.busy_rows_per_s or 500.0 * len(self._pool.seats)
 
 

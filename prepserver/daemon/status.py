@@ -1,4 +1,4 @@
-"""What the daemon does now, as plain data: most of what `prepserver status --json` prints."""
+"""The daemon's state as plain data: most of what `prepserver status --json` prints."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _job(attachment: Attachment, watch: Watch, now_s: float) -> dict[str, Any]:
 
 
 def _sample_ms(spent: Spent) -> float | None:
-    """CPU time for a sample; None if it was never measured, because there was only one lane."""
+    """CPU time for a sample; None if it was never measured because there was only one lane."""
     return round(spent.sample_ns / 1e6, 3) if spent.samples else None
 
 

@@ -1,4 +1,4 @@
-"""systemd: takes the attach socket from it (sd_listen_fds(3)), and tells it how the daemon is (sd_notify(3)).
+"""systemd: takes the attach socket from it (sd_listen_fds(3)), and reports the daemon's state to it (sd_notify(3)).
 
 The socket outlives the daemon, so clients that attach during a restart wait in its queue. The daemon never removes it.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 
 _FIRST_FD = 3
 _ONCE_S = 1.0
-"""Longest wait for a manager to read a message that is not repeated."""
+"""Longest wait for the manager to take a message that is not repeated."""
 
 ATTACH_NAME = "attach"
-"""Its name in the socket unit (FileDescriptorName=); a single socket may have any name."""
+"""The socket's name in its unit (FileDescriptorName=); a single socket may have any name."""
 
 
 class ActivationError(RuntimeError):
@@ -50,7 +50,7 @@ def take_attach_socket(environ: MutableMapping[str, str]) -> socket.socket | Non
         or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     ):
         raise ActivationError(
-            "the socket that was passed is no listening unix SEQPACKET socket: the socket unit needs "
+            "the socket that was passed is not a listening unix SEQPACKET socket: the socket unit needs "
             "ListenSequentialPacket=, and Accept=no"
         )
     return sock
@@ -75,7 +75,7 @@ def check_place(sock: socket.socket, expected: Path) -> None:
 
 
 class Notifier:
-    """Sends to ``$NOTIFY_SOCKET``, a datagram for each message; does nothing if systemd did not start this process.
+    """Sends messages to ``$NOTIFY_SOCKET``, each a datagram; does nothing if systemd did not start this process.
 
     Attributes:
         watchdog_s: Interval of ``WATCHDOG=1`` messages (half of WatchdogSec), or None.
@@ -100,6 +100,6 @@ class Notifier:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         text = "\n".join(f"{name}={value}" for name, value in state.items())
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s:
-            # Where the manager reads nothing, the loop must go on. A sign of life is followed by another one.
+            # The loop must continue if the manager reads nothing. A lost sign of life does not matter: another follows.
             s.settimeout(0.0 if "WATCHDOG" in state else _ONCE_S)
             s.sendto(text.encode(), address)

@@ -1,4 +1,4 @@
-"""Observes the daemon at work: counts of workers, streams, ranks and cores, and what each job seems to be limited by.
+"""Watches the daemon at work: counts of workers, streams, ranks and cores, and what seems to limit each job.
 
 `prepserver.telemetry` counts and judges; this module knows where in the daemon the figures are.
 """
@@ -30,9 +30,9 @@ from prepserver.telemetry.rates import Key, Rates
 from prepserver.telemetry.stages import Stages
 from prepserver.telemetry.verdict import judge
 
-_JUDGED_EVERY = 10  # seconds, which are as many as its figures cover
+_JUDGED_EVERY = 10  # seconds between two verdicts on a job for its report: the time that the figures cover
 
-_SLOWEST = 8  # jobs, of which more would take the daemon's time
+_SLOWEST = 8  # jobs whose facts decide about the number of workers; more would take much of the daemon's time
 
 
 class Watch:
@@ -60,7 +60,7 @@ class Watch:
         self._counted: dict[Key, float] = {}
         self._marked_s = 0.0
         self._marks = 0
-        self._waits: Counter[tuple[int, str]] = Counter()  # (cursor, cause) -> ticks at which it waited for that
+        self._waits: Counter[tuple[int, str]] = Counter()  # (cursor, cause) -> ticks at which it waited for this cause
 
     # -- counting -----------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class Watch:
             self._stages.filled(stream, rows, {lane: found.lanes[lane].pipeline for lane in lanes}, made)
 
     def tick(self) -> None:
-        """Notes what each rank that waits is waiting for; call it several times a second."""
+        """Notes what each waiting rank waits for; call it several times a second."""
         for number in self.attachments:
             cursor = self.coordinator.table.cursor(number)
             if cursor.waits_now:
@@ -92,7 +92,7 @@ class Watch:
         self._marked_s, self._counted, self._marks = now_s, counts, self._marks + 1
 
     def _write_down(self, span_s: float, counts: dict[Key, float]) -> None:
-        """Notes for reports what each rank did since the last mark; what limits it, in turns."""
+        """Notes for reports what each rank did since the last mark, and for some of them what limits them."""
 
         def grown(name: str, number: int) -> float:
             return counts[name, number] - self._counted[name, number] if (name, number) in self._counted else 0.0
@@ -141,7 +141,7 @@ class Watch:
         for number, attachment in self.attachments.items():
             cursor = table.cursor(number)
             if cursor.batches < 2:
-                continue  # its first rows come out of an empty ring, which says nothing about those that follow
+                continue  # it had to wait for the first rows of an empty ring, which says nothing about later ones
             found["images", number] = cursor.batches * attachment.attach.batch_size
             found["waited", number] = cursor.wait_ns / 1e9
             found["copied", number] = attachment.copy_ns / 1e9
@@ -153,14 +153,14 @@ class Watch:
         return found
 
     def chunks_since(self, since_ns: int) -> list[MadeChunk]:
-        """The chunks that workers finished since then, as far as they are remembered."""
+        """The remembered chunks that workers have finished since then."""
         return [chunk for chunk in self._chunks if chunk.ended_ns >= since_ns]
 
     # -- reading ------------------------------------------------------------------------------------
 
     @property
     def cores_busy(self) -> float | None:
-        """How many cores of this machine, as far as prepserver may use them, are busy with anything."""
+        """How many of the cores that prepserver may use are busy, with anything."""
         busy = self.rates.per_s(("cores", 0))
         return None if busy is None else round(min(busy, self.cores), 2)
 
@@ -184,7 +184,7 @@ class Watch:
         return round(1e3 * spent["announce"] / chunks, 3) if chunks > 0 else None
 
     def facts_of_slowest(self) -> list[Facts]:
-        """What is known of the jobs that wait most, for rows or for a core; of all jobs would take long."""
+        """What is known of the jobs that wait most, for rows or for a core; all jobs would take too long."""
         names = ("waited", "loop starved")
         waits = {number: sum(self.rates.per_s((name, number)) or 0.0 for name in names) for number in self.attachments}
         return [self.facts(self.attachments[number]) for number in sorted(waits, key=lambda n: -waits[n])[:_SLOWEST]]
@@ -194,11 +194,11 @@ class Watch:
         number, per_s = attachment.cursor, self.rates.per_s
         stream, cursor = self.coordinator.table.stream_of(number), self.coordinator.table.cursor(number)
         span_s = self.rates.span_s(("images", number))
-        if cursor.waits:  # it has waited for some seconds, perhaps from the beginning
+        if cursor.waits:  # it has waited for some seconds, perhaps since it attached
             span_s = max(span_s, time.monotonic() - attachment.since_s)
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
-        # What remote workers do tells nothing about this machine's cores.
+        # Remote workers say nothing about this machine's cores.
         seats = self.pool.local_seats
         tickets = [seat.child.ticket for seat in seats if seat.child is not None]
         spent = self.rates.sums(stream.id, "stream ")
@@ -232,7 +232,7 @@ class Watch:
         return min(1.0, total / len(tickets)) if tickets else 0.0
 
     def _named(self, waits: dict[str, float], job: str) -> dict[str, float]:
-        """With the names of jobs, which people know, for their numbers; clients of one script often share a name."""
+        """Replaces the numbers of jobs by names; a job of the same name as the waiting `job` keeps its number, too."""
         found: dict[str, float] = {}
         for cause, times in waits.items():
             if cause.startswith("job ") and (slow := self.attachments.get(int(cause[4:]))) is not None:
@@ -253,7 +253,7 @@ def _of_thread(number: int, pid: int | None) -> dict[Key, float]:
 
 
 def ring_fill(cursor: Cursor, rows: int) -> float:
-    """How full a ring of so many rows is for a rank, 0 to 1; what is left of a ring before it counts, too."""
+    """How full a ring of `rows` rows is for a rank, 0 to 1; unread rows of an earlier ring count, too."""
     return min(1.0, max(0, cursor.announced - cursor.released) / rows)
 
 

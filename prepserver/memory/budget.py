@@ -1,7 +1,7 @@
 """How much memory rings may still take: the daemon's budget, its cgroups, the machine.
 
-The daemon asks before every ring. A program cannot catch going over a cgroup's limit: the kernel kills it. So the
-answer comes from the limits' files, and a ring that does not fit is refused at attach.
+The daemon asks before every ring. No error tells a program that it exceeds the limit of a cgroup: the kernel kills it.
+So the answer comes from the limits' files, and a ring that does not fit is refused at attach.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
 
     Args:
         asked_bytes: Size of the new ring.
-        held_bytes: Size of the rings that the daemon holds already, with their untouched pages.
+        held_bytes: Size of the rings that the daemon holds already, including untouched pages.
         budget_bytes: The daemon's own limit (``--memory``).
 
     Raises:
@@ -42,7 +42,7 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
 
 
 def machine_free_bytes() -> tuple[int, str]:
-    """Return the bytes that can be taken before the kernel would kill, and the name of the limit."""
+    """Return the bytes that can be taken before the kernel kills a process, and the name of the limit."""
     free = field(_MEMINFO, "MemAvailable:") * 1024 - HEADROOM_BYTES
     limit = "the machine's free memory (MemAvailable in /proc/meminfo, less 256 MiB)"
     for group in memory_limits():
@@ -58,6 +58,6 @@ def machine_bytes() -> tuple[int, str]:
 
 
 def worker_bytes(workers: int) -> int:
-    """Return what each of some workers may allocate for itself: an equal share of the machine, from 3 to 8 GiB."""
+    """Return what each worker may allocate for itself: an equal share of the machine, from 3 to 8 GiB."""
     least, most = _WORKER_BYTES
     return max(least, min(most, machine_bytes()[0] // (workers + 1)))

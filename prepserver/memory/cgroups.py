@@ -19,7 +19,7 @@ class MemoryLimit(NamedTuple):
     """One cgroup's limit on memory."""
 
     left_bytes: int  # what may still be taken; page cache counts as free, because the kernel drops it on demand
-    text: str  # the file that sets the limit, the limit, and its knobs, for a person
+    text: str  # the file that sets the limit, the limit, and how to change it, for messages
     limit_bytes: int  # the limit itself
 
 

@@ -3,8 +3,8 @@
 With a ring mapped twice in a row, any run of rows is one piece of memory, even where it wraps. Python's mmap cannot
 place a mapping at an address, so this module calls mmap(2) itself.
 
-A mapping lives as long as anything that was made from its buffer (an ndarray or tensor keeps the buffer alive), and is
-unmapped after the last of them: a batch that outlives the client never causes a fault.
+A mapping lives as long as any array or tensor that was made from its buffer, because these keep the buffer alive: a
+batch that outlives the client never causes a fault.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Mapping:
                 reason = _reason()
                 _libc.munmap(base, total)
                 raise SegmentError(f"mmap of {nbytes} bytes at {offset} of the segment: {reason}")
-        # A fork of the training process (a DataLoader's worker, a subprocess) must not have the mapping: it would keep
-        # the memory alive after this process ends.
+        # A fork of the training process (a DataLoader's worker, a subprocess) must not inherit the mapping, which would
+        # keep the memory alive after this process ends.
         _libc.madvise(base, total, _MADV_DONTFORK)
         self.address: int = base
         self.nbytes = total

@@ -1,4 +1,4 @@
-"""Receives a message with the descriptors that came beside it."""
+"""Receives a message with the descriptors that came with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
 
 
 def receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int], int]:
-    """One message of at most `MAX_MESSAGE_BYTES` + 1, its descriptors (the caller's own), and the flags of recvmsg(2).
+    """One message of at most `MAX_MESSAGE_BYTES` + 1, its descriptors (the caller owns them), and recvmsg(2)'s flags.
 
     Descriptors are close-on-exec from the start: `socket.recv_fds` drops that flag in CPython 3.11, so every program
     that this process starts would inherit them.

@@ -15,7 +15,7 @@ from prepserver.protocol.layout import RingLayout
 
 
 class ArrayRows:
-    """Rows in `arrays`, one for each field, as many as `count`: position `first` + k lies at k % `count`."""
+    """`count` rows in `arrays`, which has one for each field: position `first` + k is in row k % `count`."""
 
     def __init__(self, arrays: Map[str, npt.NDArray[Any]], count: int, first: int = 0) -> None:
         self.arrays, self._count, self._first = arrays, count, first

@@ -1,4 +1,4 @@
-"""What crosses a process boundary: messages, their codec, and the layouts of a ring and of a packed record.
+"""What crosses a process boundary: messages and their codec, and the formats of a ring, a packed record and a trace.
 
 Pure and shared with the client: nothing here opens a socket, reads a clock or touches memory.
 """

@@ -1,6 +1,6 @@
-"""Messages to bytes and back: msgpack maps of bounded size with the message's name under ``t``.
+"""Messages to bytes and back: msgpack maps of bounded size, with the message's name under ``t``.
 
-They are maps and not arrays, so that a later version can add a field without moving the others.
+They are maps and not arrays, so that a later release can add a field without moving the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _map_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 def encode(message: Any) -> bytes:
     """The wire form of a message, without the fields that have their default value.
 
-    An older daemon refuses a field of a question that it does not know: only clients that use the field send it.
+    So a client sends a new field of a question only if it uses it: older daemons refuse fields that they do not know.
 
     Raises:
         ProtocolError: It is larger than `MAX_MESSAGE_BYTES`, or msgpack cannot hold a value.
@@ -54,7 +54,7 @@ def encode(message: Any) -> bytes:
 
 @functools.cache
 def _shape(cls: type) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """Its name, and for each field its name and its default."""
+    """The name of a message, and for each field its name and its default."""
     missing = dataclasses.MISSING
     return cls.__name__, tuple(
         (f.name, f.default if f.default_factory is missing else f.default_factory()) for f in dataclasses.fields(cls)
@@ -62,7 +62,7 @@ def _shape(cls: type) -> tuple[str, tuple[tuple[str, Any], ...]]:
 
 
 def decode(data: bytes | memoryview, allowed: Mapping[str, type]) -> Any:
-    """The message in `data`, one of `allowed` (name to class), every field checked.
+    """The message in `data`, which is one of `allowed` (name to class), with every field checked.
 
     Raises:
         ProtocolError: Not msgpack, too large, an unknown message, or a field that breaks its schema.

@@ -38,7 +38,7 @@ class Field:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RingLayout:
-    """`rows` rows of `fields`; the arrays follow each other, and each starts on a page."""
+    """`rows` rows of `fields`; the arrays follow each other, and each starts at a page."""
 
     rows: int
     fields: tuple[Field, ...]
@@ -50,12 +50,12 @@ class RingLayout:
 
     @property
     def dense(self) -> tuple[Field, ...]:
-        """Fields with more than one number a row, in order."""
+        """Fields with an array in each row, in order."""
         return tuple(f for f in self.fields if f.shape)
 
     @property
     def scalars(self) -> tuple[Field, ...]:
-        """Fields with one number a row, in order."""
+        """Fields with one number in each row, in order."""
         return tuple(f for f in self.fields if not f.shape)
 
     def field(self, name: str) -> Field:

@@ -1,16 +1,16 @@
 """The messages between a client and the daemon.
 
-Messages travel on the *line*, one ZeroMQ connection for each client: Attach, then Scanning while the source is listed,
-then Welcome or Refused; Ready and Release while the job runs. Or one question, such as AskStatus, and its answer. After
-its last message the daemon waits for the client to hang up.
+Messages travel on the *line*, one ZeroMQ connection for each client: Attach, Scanning while the source is listed,
+Welcome or Refused, and then Ready and Release while the job runs; or one question, such as AskStatus, and its answer.
+After its last message the daemon waits for the client to hang up.
 
 The *lease*, a connection on `attach.sock` (SEQPACKET), begins with the client's Hello and ends with its Bye. Between
 them it carries only descriptors, each with its number (`Descriptor`); the first one is the line. A message names
 descriptors that were sent before it. The job ends with its lease. A client that gets no line, or asks nothing on it, is
 refused on the lease.
 
-Both ends treat every Ready and Release as "at least up to here", and after silence Sync asks for the latest, so neither
-relies on each message arriving.
+Every Ready and Release means "at least up to here", and after a silence Sync asks for the latest Ready. So neither end
+relies on the arrival of each message.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ class Attach:
     # Exact start of a resumed run, in the epoch that began at `epoch_start`. Both count the samples of all shards.
     position: Position | None = None
     epoch_start: Position | None = None  # see `position`
-    # batches from `position` on that this rank has taken already: it comes back after a lost connection, and its
+    # batches from `position` on that this rank has taken already, if it comes back after a lost connection: its
     # siblings may be a batch ahead or behind
     rounds: Count = 0
     join_wait_s: Seconds = 30.0  # longest wait for a running stream before a separate one is started
-    # What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on in a separate stream,
-    # with the same bytes), ``auto`` (detach while workers are idle, else wait). Jobs of other users never wait: for
-    # them ``wait`` means ``detach``.
+    # what happens when the job holds others back: ``wait`` (they wait), ``detach`` (it continues in a separate stream
+    # with the same bytes), ``auto`` (detach while workers are idle, else wait). Jobs of other users never wait: if it
+    # holds back one of them, ``wait`` means ``detach``
     lag: Word = "auto"
     num_shards: Shards = 1  # shards of each pass, one for each machine
     shard_index: Count = 0  # the shard that this job reads
     batching: Batching = "shuffle-batch-repeat"  # the order in which samples are shuffled, batched and repeated
-    # where epoch 0 of a fresh run would begin, so that `epoch` has a fixed start; None for any
+    # where epoch 0 of a fresh run would begin, so that `epoch` has a fixed start; None for anywhere
     first: Annotated[int, Range(-(2**62), 2**62)] | None = None
     cache: Text = ""  # see `prepserver.pipeline.caching.wanted`
 
@@ -108,7 +108,7 @@ class Scanning(Grows):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Grows):
-    """The job's rows."""
+    """The daemon admits the rank; here are its rows."""
 
     job_id: Small  # the daemon's number for this attachment, as `prepserver status` shows it
     samples: Count  # length of the source
@@ -118,7 +118,8 @@ class Welcome(Grows):
     position: Position  # its first position there
     ahead: Position  # rows between the stream's current position and `position`; a large number means a wait
     layout: Tree  # see `prepserver.protocol.layout`
-    # not 0 for an early start: below this position the job has a separate stream, and may wait there for the shared one
+    # after an early start: up to this position the job has a separate stream, and may wait there for the shared one;
+    # else 0
     alone_upto: Position = 0
     content_digest: Word = ""  # names the listing wherever the dataset is stored; empty if the daemon does not know it
     ring: Small = 1  # number of the ring's descriptor
@@ -138,7 +139,7 @@ class Moved(Grows):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Grows):
-    """The daemon refuses or ends the job; this is its last message."""
+    """The daemon refuses or ends the job. This is its last message."""
 
     code: Word  # one of the codes in `prepclient.errors`
     text: Text  # the reason and what to do
@@ -149,23 +150,23 @@ class Refused(Grows):
 class AskStatus:
     """Asks for the daemon's state as JSON."""
 
-    # also ask when chunks were made and what ranks reported, from this time on (`time.monotonic_ns`)
+    # also asks when chunks were made and what ranks reported, from this time on (`time.monotonic_ns`)
     since_ns: Nanoseconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Status(Grows):
-    """The state is in a memfd, the descriptor of number `memory`, `nbytes` long."""
+    """The daemon's state, as JSON in a memfd."""
 
-    nbytes: Count
-    memory: Small
+    nbytes: Count  # length of the JSON
+    memory: Small  # number of the memfd's descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
     """Asks the daemon to drain and end; only its own user and root may."""
 
-    # the asker is a daemon that is ready to take its place: end at once, jobs come back to that one
+    # the asker is a daemon that is ready to take its place: end at once, because jobs come back to that one
     successor: bool = False
 
 
@@ -201,7 +202,7 @@ class Sync(Grows):
 class Bye(Grows):
     """The job has ended and needs no rows; the daemon hangs up."""
 
-    upto: Position  # start of the first batch of this rank that its training loop did not take
+    upto: Position  # start of this rank's first batch that its training loop did not take
 
 
 @dataclass(frozen=True, slots=True)

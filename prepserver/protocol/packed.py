@@ -2,10 +2,10 @@
 
 `prepserver.pack` writes it, `prepserver.source` reads it and `prepserver.transform` decodes it. A record is a head, the
 lengths of the scan's segments, and an image file. The image of an indexed record is a whole JPEG with a restart marker
-every few MCUs, from which the part under a crop can be cut out; one of pixels needs no decoding; that of a kept record
-is the original file. Records follow each other in a shard without gaps: a shard whose writer was killed is read up to
-its first incomplete record. A sample with further columns, such as a mask, has a kept record for each right after the
-image's.
+every few MCUs, so that the part under a crop can be cut out. The image of a pixels record needs no decoding, and that
+of a kept record is the original file. Records follow each other in a shard without gaps: a shard whose writer was
+killed is read up to its first incomplete record. If a sample has further columns, such as a mask, a kept record for
+each of them follows that of the image.
 
 Little-endian on every machine.
 """
@@ -22,8 +22,8 @@ MAGIC = b"PSR\x01"
 KEPT = 0
 INDEXED = 1
 SKIPPED = 2
-"""A sample that could not be read when the dataset was packed; the body is the reason, in UTF-8. It is for a packer
-that continues an interrupted run; readers never see it."""
+"""A sample that could not be read when the dataset was packed; the body is the reason, in UTF-8. A packer needs it to
+continue an interrupted run; readers never see it."""
 PIXELS = 3
 
 PIXEL_UNITS = {"rgb": (1, 1), "yuv420": (2, 2)}
@@ -39,7 +39,7 @@ MAX_SEGMENTS = 1 << 26
 """Blocks of the largest possible JPEG, 65535 x 65535 pixels; a head that claims more is damaged."""
 
 MAX_SEGMENT_MCUS = 8
-"""Longest segment: at most 35 kB (10 blocks per MCU, 27 bits per coefficient, all stuffed): a length fits 16 bits."""
+"""Longest segment: at most 35 kB (10 blocks per MCU, 27 bits per coefficient, all stuffed), so lengths fit 16 bits."""
 
 _KINDS = (KEPT, INDEXED, SKIPPED, PIXELS)
 
@@ -48,7 +48,7 @@ class BrokenRecordError(ValueError):
     """These bytes are not a whole record of this version; the text says why, without a path."""
 
 
-@dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
+@dataclass(slots=True)  # one is made for each sample, and a frozen one takes three times as long
 class Head:
     """The fixed part of a record."""
 
@@ -57,11 +57,12 @@ class Head:
     image_bytes: int  # length of the image file
     image_crc: int  # CRC-32 of the image file
     orientation: int = 1  # EXIF orientation, 1 to 8, of an indexed image, whose own EXIF block is gone
-    # (height, width) of an MCU in pixels, or one of `PIXEL_UNITS`; this and all that follows is 0 of others
-    unit: tuple[int, int] = (0, 0)
+    # of indexed images and pixels, else 0
+    unit: tuple[int, int] = (0, 0)  # (height, width) of an MCU in pixels, or one of `PIXEL_UNITS`
     height: int = 0  # rows as stored
     width: int = 0  # columns as stored
-    interval: int = 0  # MCUs in a segment, which this and all that follows is about; divides the MCUs of a row
+    # of indexed images, else 0
+    interval: int = 0  # MCUs in a segment; divides the MCUs of a row
     height_at: int = 0  # offset in bytes of the height in the JPEG's frame header; the width follows
     scan_at: int = 0  # offset in bytes of the first segment in the JPEG
     segments: int = 0
@@ -77,8 +78,8 @@ class IndexedScan:
     """An indexed JPEG in memory, in place of a sample's encoded bytes."""
 
     head: Head  # its head, checked
-    # bytes of each segment with the marker at its end, unsigned 16 bits, little-endian; they add up to the length of
-    # the scan
+    # bytes of each segment including the marker at its end, as 16 bits unsigned little-endian; their sum is the length
+    # of the scan
     lengths: memoryview
     jpeg: memoryview  # the whole JPEG
 
@@ -127,7 +128,7 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Head:
         return Head(kind, sample, image_bytes, image_crc)
     head = Head(kind, sample, image_bytes, image_crc, orientation, (unit_height, unit_width), height, width, interval,
                 height_at, scan_at, segments)  # fmt: skip
-    if not (_agrees(head) if kind == INDEXED else _agree(head)):
+    if not (_is_indexed(head) if kind == INDEXED else _is_pixels(head)):
         raise BrokenRecordError("the record's head is damaged")
     return head
 
@@ -168,8 +169,8 @@ def sample_crc(heads: Sequence[Head]) -> int:
     return crc
 
 
-def _agrees(head: Head) -> bool:
-    """Whether the numbers of an indexed head agree, so that relying on them reads nothing out of bounds."""
+def _is_indexed(head: Head) -> bool:
+    """Whether the numbers of an indexed head agree with each other, so that no read by them is out of bounds."""
     (unit_height, unit_width), interval = head.unit, head.interval
     if not (1 <= head.orientation <= 8 and head.height and head.width and 1 <= interval <= MAX_SEGMENT_MCUS):
         return False
@@ -184,8 +185,8 @@ def _agrees(head: Head) -> bool:
     )
 
 
-def _agree(head: Head) -> bool:
-    """Whether the numbers of a head of pixels agree with their bytes."""
+def _is_pixels(head: Head) -> bool:
+    """Whether the numbers of a head of pixels agree with the length of the image."""
     (down, across), height, width = head.unit, head.height, head.width
     if head.unit not in PIXEL_UNITS.values() or not (height and width) or head.segments:
         return False

@@ -1,8 +1,8 @@
 """The default runtime directories, by the same rule for a daemon and its clients.
 
 In order: ``$PREPSERVER_RUNTIME_DIR``; ``$XDG_RUNTIME_DIR/prepserver`` (a login session's daemon); ``/run/prepserver``
-(the system's); ``/tmp/prepserver-UID`` (without either). A daemon takes the first that it can make; clients and
-commands, the first in which a daemon listens.
+(the system's); ``/tmp/prepserver-UID`` (without either). A daemon takes the first directory that it can make; clients
+and commands take the first in which a daemon listens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SYSTEM_RUNTIME_DIR = "/run/prepserver"
 MAX_SOCKET_PATH_BYTES = 107
 """Room for the path of a socket in ``sun_path``, less its NUL."""
 PRIVATE_LOG = "log"
-"""Log file in the directory of a private daemon; its owner writes it, and either process removes it."""
+"""Log file in the directory of a private daemon. The daemon's owner writes it, and either process removes it."""
 
 
 def runtime_dirs(environ: Mapping[str, str], uid: int) -> list[str]:
@@ -31,9 +31,9 @@ def runtime_dirs(environ: Mapping[str, str], uid: int) -> list[str]:
 
 
 def trusted_dirs(environ: Mapping[str, str], uid: int, status: Callable[..., Any]) -> list[str]:
-    """Those of `runtime_dirs` that nobody but this user and the system can have made; `status` is `os.stat`.
+    """Those of `runtime_dirs` that only this user or the system can have made; `status` is `os.stat`.
 
-    Where anyone may make one, as in /tmp, it must be there already, and be this user's own.
+    A directory where anyone may make one, as in /tmp, must exist and belong to this user.
     """
     found = runtime_dirs(environ, uid)
     if len(found) == 1:

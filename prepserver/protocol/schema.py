@@ -2,7 +2,7 @@
 
 A message is a frozen dataclass whose fields are annotated with the bounded types below. `build` makes every message
 that arrives on a socket, so a handler never sees a wrong type, a value out of range, an unknown key or an oversized
-list. msgpack by itself accepts timestamps, duplicate keys and NaN.
+list. (msgpack by itself accepts timestamps, duplicate keys and NaN.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Size:
 class Grows:
     """Base of messages to which later releases may add fields, which this one ignores.
 
-    Other messages are questions and orders: what they ask for is done as a whole or refused.
+    Other messages are questions and orders, which are carried out as a whole or refused.
     """
 
     __slots__ = ()
@@ -63,8 +63,8 @@ Trees = Annotated[list[Any], Size(66)]  # `Decode`, 64 ops and the number of vie
 
 MAX_CLASS_NAMES_BYTES = 1 << 14  # a quarter of a message; ImageNet's take 13 kB
 
-MAX_DEPTH = 24  # of a spec's nesting: 8 sources inside each other, two levels each, and the values of the innermost
-MAX_KEY_CHARS = 256  # every item below a key copies it, for the path in an error
+MAX_DEPTH = 24  # nesting of a spec: 8 sources inside each other, of two levels each, and the values of the innermost
+MAX_KEY_CHARS = 256  # the path in an error repeats it for every item below it
 _SHOWN_CHARS = 80
 
 M = TypeVar("M")
@@ -96,7 +96,7 @@ def build(cls: type[M], fields: Mapping[str, Any]) -> M:
 
 @functools.cache
 def _checks(cls: type) -> list[tuple[str, str, Check, bool]]:
-    """For each field: its name, its name in an error, its check, and whether it is required."""
+    """For each field: its name, its name in errors, its check, and whether it is required."""
     hints, missing = typing.get_type_hints(cls, include_extras=True), dataclasses.MISSING
     return [
         (f.name, f"{cls.__name__}.{f.name}", _check(hints[f.name]), f.default is f.default_factory is missing)
@@ -131,7 +131,7 @@ def _check(hint: Any) -> Check:
 
 
 def _shown(value: Any) -> str:
-    """A value in an error, bounded so that no peer can fill the log."""
+    """A value as errors show it, bounded so that no peer can fill the log."""
     shown = repr(value)
     return shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 3] + "..."
 
@@ -151,7 +151,7 @@ def _scalar(kind: type) -> Check:
 
 
 def _whole(bounds: Range) -> Check:
-    """The same as `_bounded(_scalar(int), bounds)` in one call, because most fields are bounded integers."""
+    """Does in one call what `_bounded(_scalar(int), bounds)` does, because most fields are bounded integers."""
     low, high = bounds.low, bounds.high
 
     def check(where: str, value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Traces of track events, as Perfetto's UI (ui.perfetto.dev) and its trace processor read them.
 
-A trace is a protobuf message, of which so few fields are needed that they are written here. All times are nanoseconds
-of CLOCK_MONOTONIC, which is the trace's clock, too. The daemon gives its part as plain values; whoever asked makes the
-file. The numbers of fields are those of Perfetto's protos/perfetto/trace.
+A trace is a protobuf message. It needs so few fields that this module writes them itself; their numbers are those of
+Perfetto's protos/perfetto/trace. All times are nanoseconds of CLOCK_MONOTONIC, which is the trace's clock, too. The
+daemon gives its part as plain values; the client or command that asked for a trace makes the file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 MOST_CHUNKS = 4096
-"""Chunks of which a daemon remembers when they were made."""
+"""For how many chunks a daemon remembers when they were made."""
 MOST_RELEASES = 512
-"""Messages of a rank, and to it, of which it remembers when they came and went."""
+"""For how many messages from a rank, and to it, a daemon remembers when they were sent."""
 
 _BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
 _REALTIME, _MONOTONIC = 1, 3  # BuiltinClock
@@ -31,9 +31,9 @@ class MadeChunk(NamedTuple):
     position: int  # of the first row
     rows: int
     began_ns: int  # when the worker began
-    ended_ns: int  # when its rows were there
+    ended_ns: int  # when its rows were in the ring
     told_ns: int  # when the daemon had announced them
-    read_ns: int  # part of it that was spent reading
+    read_ns: int  # how much of the time was spent on reading
 
 
 class Told(NamedTuple):
@@ -44,7 +44,7 @@ class Told(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What a rank reported: the rows that it needs no more, and totals of batches and of the loop's time by parts."""
+    """What a rank reported: it needs no rows below a position, and totals of batches and of its loop's time."""
 
     at_ns: int
     upto: int
@@ -68,7 +68,7 @@ class Trace:
         self._packet(_field(6, clocks + _field(2, _MONOTONIC)))
 
     def track(self, pid: int, process: str, name: str, tid: int | None = None) -> int:
-        """A track of a process, or of a thread; the name that a process is given first remains."""
+        """A track of a process, or of its thread `tid`; a process keeps the name that it was given first."""
         if pid not in self._processes:
             self._processes[pid] = self._described(_field(3, _field(1, pid) + _field(6, process)))
         if tid is None:
@@ -77,24 +77,24 @@ class Trace:
         return self._described(_field(5, self._processes[pid]) + thread)
 
     def flow(self) -> int:
-        """A new line of arrows, through all events that have its number, in the order in which they begin."""
+        """The number of a new line of arrows, through all events that have it, in the order in which they begin."""
         return next(self._numbers)
 
     def begin(self, track: int, name: str, at_ns: int, flows: Iterable[int] = (), **more: float) -> None:
-        """Something begins; what a track has not ended yet encloses it."""
+        """A span begins, inside the spans of its track that have not ended yet."""
         self._event(track, _BEGIN, at_ns, name, flows, more)
 
     def end(self, track: int, at_ns: int) -> None:
-        """What began last on this track ends."""
+        """The last span that has begun on this track ends."""
         self._event(track, _END, at_ns)
 
     def span(self, track: int, name: str, begin_ns: int, end_ns: int, flows: Iterable[int] = (), **more: float) -> None:
-        """Something that lasted and encloses nothing."""
+        """A span that encloses no other one."""
         self.begin(track, name, begin_ns, flows, **more)
         self.end(track, max(begin_ns, end_ns))
 
     def instant(self, track: int, name: str, at_ns: int, flows: Iterable[int] = (), **more: float) -> None:
-        """Something that takes no time."""
+        """An event that takes no time."""
         self._event(track, _INSTANT, at_ns, name, flows, more)
 
     def chunks(self, chunks: Iterable[MadeChunk], flows: Mapping[MadeChunk, Sequence[int]]) -> None:
@@ -111,7 +111,7 @@ class Trace:
             )  # fmt: skip
 
     def told(self, track: int, told: Mapping[Told, Sequence[int]]) -> None:
-        """What the daemon announced to a rank, with the flows that go through it."""
+        """The daemon's announcements to a rank, with the flows that go through them."""
         for each, flows in told.items():
             self.instant(track, "announced", each.at_ns, flows, upto=each.upto)
 
@@ -138,11 +138,11 @@ class Trace:
         self._packet(_field(8, at_ns) + _field(58, _MONOTONIC) + _field(11, event))
 
     def _packet(self, what: bytes) -> None:
-        self._out.append(_field(1, what + _field(10, 1)))  # all are of one sequence
+        self._out.append(_field(1, what + _field(10, 1)))  # all packets are of one sequence
 
 
 class Ways:
-    """The ways of a job's rows: from the chunk that has them, over the announcement, to what takes them.
+    """The ways of a job's rows: from their chunk over its announcement to the batch that takes them.
 
     Attributes:
         of_chunks: Flows that begin at a chunk.
@@ -158,10 +158,10 @@ class Ways:
         self._longest = max((each.rows for each in chunks), default=0)
 
     def to(self, start: int, stop: int, at_ns: int) -> list[int]:
-        """Flows from each chunk with rows of [start, stop) to what took them at `at_ns`."""
+        """Flows from each chunk with rows of [start, stop) to the batch that took them at `at_ns`."""
         at = bisect_left(self._told, stop, key=lambda each: each.upto)
         told = [each for each in self._told[at : at + 1] if each.at_ns <= at_ns]
-        # A chunk may be made twice, and only one of them was announced.
+        # A chunk may have been made twice, and only the first one was announced.
         by_ns = told[0].at_ns if told else at_ns
         first = bisect_left(self._chunks, start - self._longest, key=lambda each: each.position)
         end = bisect_left(self._chunks, stop, key=lambda each: each.position)

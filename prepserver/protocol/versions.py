@@ -14,7 +14,7 @@ from prepserver.protocol.messages import Hello
 from prepserver.protocol.schema import Grows, ProtocolError, Word
 
 PROTOCOL = 4
-"""Increased when a peer of the number before could misread a message, a ring's layout or which rows a batch has."""
+"""Increased when a peer of the previous number could misread a message, a ring's layout or which rows a batch has."""
 
 OLDEST = 4
 """The oldest protocol that a daemon serves."""
@@ -22,7 +22,7 @@ OLDEST = 4
 
 @dataclass(frozen=True, slots=True)
 class _Early(Grows):
-    """What clients said first before there was `Hello`."""
+    """The first message of clients before there was `Hello`."""
 
     version: Word
 
@@ -31,7 +31,7 @@ _FIRST = {"Hello": Hello, "Attach": _Early, "AskStatus": _Early, "AskStop": _Ear
 
 
 def hello() -> bytes:
-    """What a client of this release says first."""
+    """The first message of a client of this release."""
     return encode(Hello(PROTOCOL, __version__))
 
 
@@ -39,7 +39,7 @@ def greeting(said: bytes) -> Hello:
     """A client's first message.
 
     Raises:
-        ProtocolError: It is none, or that of a release before there was `Hello`.
+        ProtocolError: It is no first message, or that of a release before there was `Hello`.
     """
     first = decode(said, _FIRST)
     if isinstance(first, Hello):

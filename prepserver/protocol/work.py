@@ -1,4 +1,4 @@
-"""The messages between the daemon and its zygote, workers and indexers, each on a SEQPACKET pair of its own.
+"""The messages between the daemon and its zygote, workers and indexers; each process has its own SEQPACKET pair.
 
 A task names positions, never bytes: the worker computes sample indices, random numbers and rows from the specs that it
 received once. So the same task gives the same bytes in any worker, any number of times.
@@ -30,14 +30,14 @@ from prepserver.protocol.schema import (
 )  # fmt: skip
 
 MAX_CHUNK_ROWS = 1024
-"""Most rows of one `Fill`: so many bad rows with their reasons fit into one message."""
+"""Most rows of one `Fill`: as many bad rows, with their reasons, fit into one message."""
 
 MAX_REASON_CHARS = 512
 
 MAX_LANES = 64
 """Most lanes of a stream: one `Fill` names them all."""
 
-MAX_ROOTS = 32  # they fit into one message
+MAX_ROOTS = 32  # all fit into one message
 
 MAX_PLUGINS = 64
 """Most plug-ins in one process."""
@@ -45,10 +45,10 @@ MAX_PLUGINS = 64
 MAX_ROW_GROUPS = 2048
 """Most row groups of a source that the daemon tells apart: their ends and many class names fit into one message."""
 
-Indices = Annotated[list[Count], Size(4096)]
 MAX_OPS_NS = 256
 """Most op times in one `Filled`; with more (many lanes of long pipelines) a worker sends none."""
 
+Indices = Annotated[list[Count], Size(4096)]
 Lanes = Annotated[list[Small], Size(MAX_LANES)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
@@ -60,7 +60,7 @@ Places = Annotated[list[Path], Size(256)]
 Texts = Annotated[list[Text], Size(2**14)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
-"""Exit status of a worker whose sandbox does not let it read a stream; its replacement can."""
+"""Exit status of a worker whose sandbox does not let it read a stream; the sandbox of its replacement will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,13 @@ class AddStream:
     shuffle: Literal["none", "full", "cyclic"]
     seed: Seed
     quarantined: Indices = field(default_factory=list)  # indices of samples that killed workers
-    roots: Roots = field(default_factory=list)  # folders that must hold every file that is read; empty for no such rule
+    roots: Roots = field(default_factory=list)  # folders that must hold every file that is read; empty for any folder
     num_shards: Shards = 1  # shards of each pass
     shard_index: Count = 0  # the shard of this stream
     batch_rows: Count = 0  # rows of the batches that are shuffled as a whole; 0 if single samples are shuffled
-    places: Places = field(default_factory=list)  # folders that hold every file that is opened for this stream
+    places: Places = field(
+        default_factory=list
+    )  # folders of all files that are opened for this stream, for the sandbox
     listing: Word = ""  # see `Indexed.key`; empty for a stream that no cache serves
 
 
@@ -102,7 +104,7 @@ class DropCache:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """These samples of `stream` killed workers and are bad, without being read; with `lane`, only for that lane."""
+    """These samples of `stream` killed workers: they are bad, and not tried again. With `lane`, only for that lane."""
 
     stream: Small
     indices: Indices
@@ -111,13 +113,13 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class AddLane:
-    """A pipeline of `stream`, its ring (this message brings the descriptor), and samples that kill workers in it."""
+    """A pipeline of `stream` and its ring, whose descriptor comes with this message."""
 
     lane: Small
     stream: Small
     pipeline: Trees
     layout: Tree
-    quarantined: Indices = field(default_factory=list)
+    quarantined: Indices = field(default_factory=list)  # indices of samples that killed workers in this pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Fill:
     lanes: Lanes
     position: Position
     count: Annotated[int, Range(1, MAX_CHUNK_ROWS)]
-    alone: bool = False  # make each row by itself: a worker died in these, and the sample in hand is to be found
+    alone: bool = False  # make each row by itself: a worker died in one of them, and this shows in which
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,36 +153,35 @@ class Filled:
     """`task` is done: its rows are in the ring."""
 
     task: Count
-    # (position, sample index, reason, lanes) of rows that hold a replacement, or zeros if none was found. `lanes` names
-    # the lanes whose pipelines refused the sample; empty means all lanes of the task, the usual case (a file that
-    # cannot be read).
+    # (position, sample index, reason, lanes) of rows that hold a replacement, or zeros if there was none. `lanes` names
+    # the lanes whose pipelines refused the sample; empty means all lanes of the task, as for an unreadable file.
     bad: Annotated[list[BadRow], Size(MAX_CHUNK_ROWS * 4)]
     read_ns: Nanoseconds  # time for reading encoded bytes
     make_ns: Nanoseconds  # time for decode and augmentation
     shared_ns: Nanoseconds = 0  # CPU time spent for all lanes together; 0 for a task of one lane
     # CPU time of rendering for each lane; empty for a task of one lane
     lanes_ns: Annotated[list[Nanoseconds], Size(MAX_LANES)] = field(default_factory=list)
-    # Time in each op of each lane, one after the other; part of `make_ns`. Empty if they are too many.
+    # time in each op of the first lane, then of the next one, and so on; part of `make_ns`. Empty if they are too many.
     ops_ns: Annotated[list[Nanoseconds], Size(MAX_OPS_NS)] = field(default_factory=list)
-    at_ns: Nanoseconds = 0  # when the worker sent it (`time.monotonic_ns`); 0 if it did not say
-    began_ns: Nanoseconds = 0  # when the worker began with it; 0 if it did not say
+    at_ns: Nanoseconds = 0  # when the worker sent this (`time.monotonic_ns`); 0 if unknown
+    began_ns: Nanoseconds = 0  # when the worker began the task; 0 if unknown
     held_ns: Nanoseconds = 0  # how long a remote worker waited before it, for rows that were still being sent
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`task` failed (a source that vanished, a bug); `reason` is for log and jobs, `lane` to blame unless None."""
+    """`task` failed because of a source that vanished, or of a bug."""
 
     task: Count
-    reason: Text
-    lane: Small | None = None
-    elsewhere: bool = False  # the worker is on another machine, which may be to blame: workers of this one can tell
+    reason: Text  # for the log and the jobs
+    lane: Small | None = None  # the lane to blame; None if none is
+    elsewhere: bool = False  # the worker's machine is another one, and may be to blame: workers of this one can tell
     damaged: Path = ""  # the index file that is not as it was written, if that is the cause
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """What a remote worker is at, in a task that it makes `alone`: see `prepserver.telemetry.page.StatsPage`."""
+    """The row that a remote worker makes, in a task that is `alone`: see `prepserver.telemetry.page.StatsPage`."""
 
     position: Position
     index: Annotated[int, Range(-1, 2**48)]
@@ -193,18 +194,18 @@ class BuildIndex:
 
     source: Tree
     cache_dir: Path
-    roots: Roots = field(default_factory=list)  # folders that should hold the source; empty for no such rule
-    roots_only: bool = True  # whether a source elsewhere is refused; else it is indexed without the rule
-    files: Files = field(default_factory=list)  # files that the ops of a pipeline read; the same rules hold for them
-    one_by_one: bool = False  # whether an indexer died of this: then the next one tells which file it begins
+    roots: Roots = field(default_factory=list)  # folders that should hold the source; empty for any folder
+    roots_only: bool = True  # whether a source elsewhere is refused; else it is indexed, too, without this check
+    files: Files = field(default_factory=list)  # files that the ops of a pipeline read, with the same checks
+    one_by_one: bool = False  # read one file at a time and name each in `Indexing.at`: an indexer died of this source
 
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """The indexer has found `samples` so far, and begins the file `at`, if it tells that."""
+    """The indexer has found `samples` so far."""
 
     samples: Count
-    at: Text = ""
+    at: Text = ""  # the file that it begins, if `one_by_one`
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +217,17 @@ class Indexed:
     num_classes: Count
     digest: Word
     content_digest: Word
-    # the requested folders that hold the dataset; its readers must check that every file is in them
+    # those of the requested folders that hold the dataset; its readers must check that every file is in them
     roots: Roots = field(default_factory=list)
     places: Places = field(default_factory=list)
     files: Words = field(default_factory=list)  # digests of the content of the requested files; `places` covers them
     classes: ClassNames = field(default_factory=list)  # as in `Welcome`
     row_groups: Annotated[list[Count], Size(MAX_ROW_GROUPS)] = field(default_factory=list)  # their ends, in samples
-    kept_rows: Count = 0  # samples of row groups that a worker keeps decoded
+    kept_rows: Count = 0  # how many samples of row groups a worker keeps decoded
 
     @property
     def key(self) -> str:
-        """Names what is read, and by whose rules: equal keys mean equal samples for all users who may read them."""
+        """Names what is read, and with which roots: equal keys mean equal samples for all users who may read them."""
         return hashlib.sha256(f"{self.digest} {self.roots}".encode()).hexdigest()
 
 
@@ -246,10 +247,10 @@ class Prepare:
     log_format: Word = "text"  # see `prepserver.telemetry.logs`
     # Whether children confine themselves: ``auto``, ``on`` or ``off``. The daemon checks `Ready.unconfined` for ``on``.
     sandbox: Word = "auto"
-    plugins: Texts = field(default_factory=list)  # names of what is loaded of the code of the daemon's owner
-    plugin_read: Texts = field(default_factory=list)  # folders that children may read for it
+    plugins: Texts = field(default_factory=list)  # names of the plug-ins to load
+    plugin_read: Texts = field(default_factory=list)  # folders that children may read for plug-ins
     url_roots: Texts = field(default_factory=list)  # URLs below which they may read; without any, they have no network
-    read_deadline_s: Seconds = 15.0  # longest time for one such read
+    read_deadline_s: Seconds = 15.0  # longest time for one read from a URL
     worker_bytes: Count = 0  # what a worker may allocate for itself; 0 for no limit
     ray_address: Text = ""  # see `prepserver.config.Settings`; for the bridge
 
@@ -258,7 +259,7 @@ class Prepare:
 class Spawn:
     """Fork a child of `kind`; its end of a socket pair and its statistics page come with this message.
 
-    Only one child ever has this `ticket`; the next worker in the same place has the same `number`.
+    No other child ever has this `ticket`. The worker that replaces this one has the same `number`.
     """
 
     ticket: Count
@@ -268,15 +269,15 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The zygote has imported everything and forks from now on."""
+    """The zygote has imported everything, and forks from now on."""
 
-    kernels: Word = "pure"  # what makes rows, ``native`` or ``pure``
-    why: Text = ""  # the reason, in words
+    kernels: Word = "pure"  # the kernels that make rows, ``native`` or ``pure``
+    why: Text = ""  # the reason for that, in words
     sandbox: Word = "none"  # parts of the sandbox that its children have, in words
     unconfined: Text = ""  # missing parts and the reason; empty if none is missing
-    # role, name, digest of the code and origin of each plug-in that it has loaded
+    # role, name, digest of the code and origin of each loaded plug-in
     plugins: Plugins = field(default_factory=list)
-    broken: Text = ""  # why it has not loaded all that it was to load; empty if it has
+    broken: Text = ""  # why it could not load all that `Prepare` names; empty if it could
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,7 @@ class Spawned:
 
     ticket: Count
     pid: Small
-    host: Word = ""  # the machine of a remote worker, whose bridge sends a pipe for a pidfd; empty on this machine
+    host: Word = ""  # machine of a remote worker, for which the bridge sends a pipe as the pidfd; empty on this machine
 
 
 @dataclass(frozen=True, slots=True)

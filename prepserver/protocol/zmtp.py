@@ -10,30 +10,30 @@ from collections.abc import Generator
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES
 from prepserver.protocol.schema import ProtocolError
 
-_LONG = 2  # its size takes eight bytes
-_COMMAND = 4  # no message
+_LONG = 2  # the frame's size takes eight bytes
+_COMMAND = 4  # the frame is a command, not a message
 _GREETING_BYTES = 64
 _MECHANISM = slice(12, 32)
 _NULL = b"NULL".ljust(20, b"\0")
 _READY = b"\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
 
 OPENING = b"\xff" + bytes(8) + b"\x7f\x03\0" + _NULL + bytes(32) + bytes([_COMMAND, len(_READY)]) + _READY
-"""What is sent first. Messages follow once the other end's opening has come: libzmq takes none before."""
+"""What each end sends first. Messages follow when the other end's opening has arrived: libzmq takes none before."""
 
 
 def frame(message: bytes) -> bytes:
-    """`message` as it is sent."""
+    """The frame of `message`."""
     size = len(message)
     head = bytes([0, size]) if size < 256 else bytes([_LONG]) + size.to_bytes(8)
     return head + message
 
 
 def received() -> Generator[int | bytes, bytes, None]:
-    """Takes apart what the other end sends.
+    """Parses what the other end sends.
 
     Yields:
-        A number: so many bytes are to be read next, and sent to it. Or a message; the first one is empty and says that
-        the opening has come. Anything is to be sent to it then.
+        A number: read this many bytes, and send them to the generator. Or a message: send anything, to continue. The
+        first message is empty and means that the opening has arrived.
 
     Raises:
         ProtocolError: The other end speaks something else, or a message is empty, has several parts or too many bytes.

@@ -1,8 +1,8 @@
 """Actions of the coordinator. The daemon carries them out in order, all of them before the next event.
 
 Four are messages of `prepserver.protocol.work` to all workers: `AddStream`; `AddLane`, to which the daemon adds the
-ring; `DropLane`, for a lane that nobody uses any more, whose ring is freed as well; `DropStream`, for a stream whose
-lanes were dropped before.
+ring; `DropLane`, for a lane that nobody uses any more, whose ring the daemon drops as well; `DropStream`, for a stream
+whose lanes were dropped before.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End an admitted rank with an error; the table has dropped it already."""
+    """End an admitted rank with an error; the table no longer has it."""
 
     cursor: int
     code: str
@@ -86,19 +86,19 @@ class MakeRing:
 
 @dataclass(frozen=True, slots=True)
 class DropRing:
-    """Free a ring that is not used after all; no worker knows its lane."""
+    """Drop a ring that is not used after all; no worker knows its lane."""
 
     lane: int
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSample:
-    """From now on treat this sample as bad, because it killed several workers."""
+    """Treat this sample as bad from now on, because it killed several workers."""
 
     source: str  # digest of its listing
     index: int
     pipeline: str = ""  # digest of the only pipeline for which it is bad; empty for all
-    # (stream, lane) of which workers are told; a lane of None stands for all
+    # (stream, lane) in which workers must skip it; a lane of None stands for all
     places: tuple[tuple[int, int | None], ...] = ()
     why: str = ""  # what happened to the last worker, in words
     ops: str = ""  # ops of the pipeline, for the log
@@ -116,7 +116,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The jobs of `stream`, which ends, are in `into` from now on; this comes before the actions that follow from it.
+    """The jobs of `stream`, which ends, read `into` from now on; the actions that carry this out follow.
 
     `lanes` maps each lane of `stream` to the one in `into`, or to itself if it moves with its ring.
     """
@@ -128,7 +128,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class GoesAlone:
-    """A stream stops waiting for another one."""
+    """An early stream stops waiting for the other one and goes on alone."""
 
     stream: int
     why: str
@@ -136,7 +136,7 @@ class GoesAlone:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """Kill this worker without blame: another one has made its rows."""
+    """Kill this worker without blame: it retires, or another one has made its rows."""
 
     worker: int
 

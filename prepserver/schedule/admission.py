@@ -1,7 +1,7 @@
-"""Admission gives a rank a place (a stream, a lane and its ring), or refuses it with a reason.
+"""Gives a rank a place (a stream, a lane and its ring), or refuses it with a reason.
 
 The ranks of a job begin at one place. The first rank makes the job and reserves places for the others. The module is
-long because whatever gives a place must also give it back when memory is refused half way.
+long because each step that takes a place must also be undone when memory is refused half way.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from prepserver.protocol import work
 from prepserver.protocol.layout import ring_fields
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.asked import (
-    Given,
     Orders,
     Refusal,
+    Start,
     first_of,
     given_place,
     line_of,
@@ -51,13 +51,13 @@ _EQUAL = {
     "drop_last": "drop_last",
     "batching": "order",
 }
-"""What ranks must have in common beside source and pipeline, and the client's name for it."""
+"""Fields that the ranks of a run must have in common besides source and pipeline, with the client's names for them."""
 
 T = TypeVar("T")
 Making = Generator[Action, Answer, T]
-"""Steps with a result."""
+"""`Steps` with a result."""
 
-_FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
+_FARTHEST = 2**60  # where a job may begin at most; messages count up to 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class _Keys:
 
     stream: str  # to share a stream
     lane: tuple[str, int]  # to share a lane as well
-    run: tuple[Any, ...]  # to belong to one run, at whatever positions
+    run: tuple[Any, ...]  # to belong to one run, at any position
     where: tuple[Any, ...]  # to share a place as well
 
 
 class Admission:
-    """See the module; `rows_in_flight` is how many rows a busy pool fills at a time."""
+    """See the module; a busy pool fills `rows_in_flight` rows at a time."""
 
     def __init__(
         self, table: Table, strikes: Strikes, meetings: Meetings, partings: Partings, story: Story, orders: Orders,
@@ -131,7 +131,7 @@ class Admission:
     # -- reserved places ----------------------------------------------------------------------------
 
     def leave(self, cursor_id: int) -> list[Action]:
-        """Removes a rank. The last present rank of a job takes the places reserved for absent ones along."""
+        """Removes a rank. With the last present rank of a job, the places reserved for absent ones are freed, too."""
         cursor = self._table.cursor(cursor_id)
         job = self._table.jobs[cursor.job]
         actions = self._table.take(cursor_id)
@@ -145,7 +145,7 @@ class Admission:
         return actions
 
     def give_up_absent(self, now_s: float) -> list[Action]:
-        """Frees the places of ranks that have not attached within `ABSENT_S`, since they hold the others back."""
+        """Frees the places of ranks that have not attached within `ABSENT_S`, because they hold the others back."""
         actions: list[Action] = []
         for job in list(self._table.jobs.values()):
             if now_s - job.since_s > ABSENT_S and (absent := self._table.ranks(job, present=False)):
@@ -169,7 +169,7 @@ class Admission:
         return self.give_up(cursor for cursor in cursors if not cursor.present)
 
     def _may_enter(self, job: Job, event: RankAttaches) -> bool:
-        """Whether the place reserved for this rank still has the rows that it needs; if so, moves it there.
+        """Whether the place reserved for this rank still has the rows that it needs; if so, moves its cursor there.
 
         Raises:
             Refusal: Another connection has the place.
@@ -182,8 +182,8 @@ class Admission:
         if cursor.present:
             text = f"rank {attach.rank} of job {attach.job!r} is attached already; if this is another run, give it "
             raise Refusal("spec", text + "another name with job=", "rank")
-        place = job.epoch_start, job.position
-        line = line_of(attach, event.listing.samples, *place, attach.rank, attach.rounds)
+        start = Start(job.epoch_start, job.position)
+        line = line_of(attach, event.listing.samples, start, attach.rank, attach.rounds)
         if line.peek().start < cursor.need:
             return False  # its rows are gone already
         cursor.line = line
@@ -193,9 +193,9 @@ class Admission:
         return True
 
     def _check_equal(self, keys: _Keys, event: RankAttaches) -> None:
-        """Refuses a rank whose siblings keep its place in a run that deals the same data otherwise.
+        """Refuses a rank whose siblings reserve a place for it in a run that splits the same data in another way.
 
-        Each would get its part of another whole, and wait for the other in vain.
+        Each rank would get its part of another whole, and wait for the other in vain.
         """
         attach = event.asked.attach
         alike = attach.job, attach.world_size, attach.source, keys.lane
@@ -219,7 +219,7 @@ class Admission:
     def _new_job(self, keys: _Keys, event: RankAttaches, sibling: Job | None, now_s: float) -> Making[Job]:
         """Makes a job for the first of its ranks.
 
-        `sibling` is another job with the same keys, if this rank comes too late for its place there; its batches must
+        `sibling` is another job with the same keys, if this rank comes too late for its place there. Its batches must
         still be cut from the same epoch.
         """
         attach = event.asked.attach
@@ -229,7 +229,7 @@ class Admission:
             raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
         if sibling is None:
             self._check_limits(keys.run, event, where.stream if where.into is None else where.into)
-        self._lines(event, sibling, where)  # refuses it before a ring is made
+        self._lines(event, sibling, where)  # refuses a rank without batches before a ring is made
         lane: Lane | None = None
         if where.lane is None:
             where, lane = yield from self._with_ring(request, where, event)
@@ -279,8 +279,8 @@ class Admission:
         """The batches, from a place on, of each rank on this machine, or only of the rank that came late."""
         attach, samples = event.asked.attach, event.listing.samples
         ranks = [attach.rank] if sibling is not None else local_ranks(attach)
-        place_ = where.epoch_start, where.position
-        return {rank: line_of(attach, samples, *place_, rank, rounds_of(attach, rank)) for rank in ranks}
+        start = Start(where.epoch_start, where.position)
+        return {rank: line_of(attach, samples, start, rank, rounds_of(attach, rank)) for rank in ranks}
 
     @staticmethod
     def _say_stream(stream: Stream) -> Iterable[Action]:
@@ -291,10 +291,10 @@ class Admission:
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
         attach, samples = event.asked.attach, event.listing.samples
-        given = given_place(attach, samples) if sibling is None else Given(sibling.epoch_start, sibling.position)
+        given = given_place(attach, samples) if sibling is None else Start(sibling.epoch_start, sibling.position)
         first, n = first_of(attach, self._orders, samples), shard_of(attach).positions(samples)
         start = (first or 0) + attach.epoch * n
-        where = given or Given(start, start)
+        where = given or Start(start, start)
         fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
         wanted, needed = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
         return Request(
@@ -307,7 +307,7 @@ class Admission:
         return place(request, self._table.streams.values(), event.rows_per_s, self._meetings.waits_for)
 
     def _with_ring(self, request: Request, where: Place, event: RankAttaches) -> Making[tuple[Place, Lane | None]]:
-        """The place and its new lane with a ring; None instead of the lane if the place has one.
+        """The place, and a new lane with a ring; None for the lane if the place has a lane already.
 
         Without memory for an early start, the job waits for its place on the shared stream.
 
@@ -336,7 +336,7 @@ class Admission:
         stream_id = self._table.new_id()
         spec = work.AddStream(
             stream_id, event.asked.source, listing.path, attach.shuffle, attach.seed,
-            self._strikes.told(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
+            self._strikes.for_workers(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
             batch_rows(attach.batching, attach.batch_size), listing.places, listing.key,
         )  # fmt: skip
         along = attach.shuffle == "none" or bool(spec.batch_rows)
@@ -348,10 +348,10 @@ class Admission:
         return stream
 
     def _check_limits(self, run: tuple[Any, ...], event: RankAttaches, stream: int | None) -> None:
-        """Checks that a user may start one more job, which reads `stream` now or once its early stream has joined."""
+        """Checks that a user may start one more job, which reads `stream` now or after its early stream has joined."""
         uid, limits, rank = event.uid, event.limits, event.asked.attach.rank
         mine = [job for job in self._table.jobs.values() if job.uid == uid]
-        # Ranks that came late, or back to another place, form another job here, but belong to the same run.
+        # Ranks that came late, or came back to another place, form another job here, but belong to the same run.
         ranks = Counter((job.run, cursor.rank) for job in mine for cursor in self._table.ranks(job))
         runs: dict[tuple[Any, ...], int] = {}
         for (each, _), times in ranks.items():
@@ -366,7 +366,7 @@ class Admission:
 
 def _keys(event: RankAttaches) -> _Keys:
     attach, listing = event.asked.attach, event.listing
-    # Roots are part of the key, because users may read different folders.
+    # Roots are part of the key, because users may be allowed to read different folders.
     shard = f"{attach.shard_index}/{attach.num_shards}"
     order = f"{attach.shuffle} {batch_rows(attach.batching, attach.batch_size)} {attach.seed}"
     read = f"{listing.digest} {order} {shard} {listing.roots} {listing.places}"

@@ -1,4 +1,4 @@
-"""A rank's question: its checks, and the positions of its batches."""
+"""Checks a rank's question, and computes the positions of its batches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from prepserver.pipeline.sources import source_from_wire
 from prepserver.pipeline.spec import FILE, Codes, Role
 from prepserver.protocol.layout import Field, whole_page_rows
 from prepserver.protocol.messages import Attach, lag_error
+from prepserver.schedule.records import ROUNDS_NEEDED
 
 _LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
-_SIBLINGS_LATE = 2  # batches; data-parallel ranks wait for each other in every step, and one more for safety
+_SIBLINGS_LATE = 2  # batches: one, because data-parallel ranks wait for each other in every step, and one for safety
 _ROUNDS_WANTED = 4  # one in the client's hands, one on its way, two to absorb a slow sample
-_ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
 _SMALL_RING_BYTES = 256 << 20
 _SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
 
 Orders = Callable[[Attach, int], Starts]
-"""Makes the order that a question asks for, given the number of samples."""
+"""Makes the order for a question and a number of samples."""
 
 
 class Refusal(Exception):
@@ -50,8 +50,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A given place: the start of an epoch, and a position in it."""
+class Start:
+    """The start of an epoch, and a position in it: where a job begins, or resumes."""
 
     epoch_start: int
     position: int
@@ -60,7 +60,7 @@ class Given:
 def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     """Checks a question as far as possible before its source is listed.
 
-    Source and pipeline get the digests of the code of the plug-ins that they name, from `codes`.
+    Source and pipeline get the code digests of the plug-ins that they name, from `codes`.
 
     Raises:
         Refusal: Spec or numbers are invalid.
@@ -111,8 +111,8 @@ def _check_ranks(attach: Attach) -> None:
     if len(here) > _LOCAL_RANKS_MOST:
         raise Refusal(
             "spec",
-            f"{len(here)} ranks on one machine, at most {_LOCAL_RANKS_MOST}: where the others run elsewhere, the "
-            "launcher's LOCAL_RANK and LOCAL_WORLD_SIZE say so",
+            f"{len(here)} ranks on one machine, at most {_LOCAL_RANKS_MOST}: if the others run on other machines, the "
+            "launcher must set LOCAL_RANK and LOCAL_WORLD_SIZE",
             "world_size",
         )
 
@@ -131,12 +131,12 @@ def local_ranks(attach: Attach) -> range:
 
 
 def rounds_of(attach: Attach, rank: int) -> int:
-    """Batches from its position on that a rank has taken already."""
-    # Siblings that reattach may be a step or two behind; those that never left keep their cursors.
+    """How many batches from the job's position on a rank has taken already."""
+    # Siblings that attach again may be a step or two behind; those that never left keep their cursors.
     return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_LATE)
 
 
-def given_place(attach: Attach, samples: int) -> Given | None:
+def given_place(attach: Attach, samples: int) -> Start | None:
     """The place of a resumed job, in positions of its shard.
 
     Raises:
@@ -145,13 +145,13 @@ def given_place(attach: Attach, samples: int) -> Given | None:
     if attach.position is None or attach.epoch_start is None:
         return None
     try:
-        return Given(*shard_of(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
+        return Start(*shard_of(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
     except ValueError as e:
         raise Refusal("spec", str(e), "num_shards") from e
 
 
 def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
-    """Where epoch 0 of a fresh job begins; None for anywhere.
+    """Where epoch 0 of a fresh job must begin; None if it may begin anywhere.
 
     Raises:
         Refusal: No epoch can begin there.
@@ -161,7 +161,7 @@ def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
         if first:
             reason = "the machines of a run begin at position 0: only start='first' (or 0) can be asked for"
             raise Refusal("spec", f"start = {first}: {reason}", "start")
-        return 0  # the daemons of the other machines cannot agree on anything else
+        return 0  # the only start on which daemons of several machines agree without talking to each other
     if first is not None and attach.position is None:
         try:
             check_start(orders(attach, samples), first, attach.epoch)
@@ -170,38 +170,37 @@ def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
     return first
 
 
-def line_of(attach: Attach, samples: int, epoch_start: int, position: int, rank: int, rounds: int) -> BatchLine:
-    """The batches of a rank.
+def line_of(attach: Attach, samples: int, start: Start, rank: int, rounds: int) -> BatchLine:
+    """The batches of a rank from `start` on.
 
     Raises:
         Refusal: There are none.
     """
     shape, shard = (attach.batch_size, attach.drop_last, rank, attach.world_size), shard_of(attach)
     try:
-        return BatchLine(samples, epoch_start, position, *shape, rounds, shard, attach.batching)
+        return BatchLine(samples, start.epoch_start, start.position, *shape, rounds, shard, attach.batching)
     except ValueError as e:
-        is_inside = epoch_start <= position <= epoch_start + shard.positions(samples)
+        is_inside = start.epoch_start <= start.position <= start.epoch_start + shard.positions(samples)
         raise Refusal("spec", str(e), "batch_size" if is_inside else "position") from e
 
 
 def rows_had(attach: Attach, samples: int) -> int:
-    """Rows between the position of a returning rank and the first that it or a sibling still needs."""
+    """Rows between the position of a returning rank and the first row that it or a sibling still needs."""
     given = given_place(attach, samples)
     if given is None or not attach.rounds:
         return 0
-    place = given.epoch_start, given.position
-    lines = (line_of(attach, samples, *place, rank, rounds_of(attach, rank)) for rank in local_ranks(attach))
+    lines = (line_of(attach, samples, given, rank, rounds_of(attach, rank)) for rank in local_ranks(attach))
     return min(line.peek().start for line in lines) - given.position
 
 
 def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_flight: int) -> tuple[int, int]:
     """Wanted rows of a new ring, and the fewest that work.
 
-    The job that makes the lane takes `round_rows` in a round of batches and wants `prefetch` rows ahead, or 0; a busy
-    pool fills `rows_in_flight` at a time. If it is cheap, the wanted rows fill whole pages, so that clients can map the
-    ring twice end to end.
+    The job that makes the lane takes `round_rows` in a round of batches and wants `prefetch` rows ahead (0: no wish); a
+    busy pool fills `rows_in_flight` at a time. If it is cheap, the wanted rows fill whole pages, so that clients can
+    map the ring twice end to end.
     """
-    needed = _ROUNDS_NEEDED * round_rows
+    needed = ROUNDS_NEEDED * round_rows
     wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_flight, prefetch + round_rows)
     dense = [field.row_bytes for field in fields if field.shape]
     if _SMALL_RING_ROWS * sum(dense) <= _SMALL_RING_BYTES:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from prepserver.schedule.records import BadRow, Chunk
 
 BAD_REASONS_TOLD = 64
-"""Most reasons in one announcement; further rows have an empty reason, which keeps the message small."""
+"""Most reasons in one announcement. Further bad rows have an empty reason, which keeps the message small."""
 
 
 class BadRows:

@@ -1,8 +1,9 @@
-"""The chunks of a stream: given out, running, made, or lost and to be made again."""
+"""The chunks of a stream: given out, running, made, or lost."""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 
 
@@ -16,41 +17,35 @@ class Chunks:
         self._lost: list[tuple[int, int]] = []  # heap of (position, count)
         self._unmade: list[int] = []  # heap of chunks given out; `first_unmade` cleans it
         self._made: set[int] = set()
-        self._running: dict[int, int] = {}  # task -> position
-        self._running_at: dict[int, int] = {}  # position -> number of tasks that run it
+        self.running: Counter[int] = Counter()  # position -> number of tasks that run it
         self._starts: list[int] = []  # heap of those positions; `first_written` cleans it
 
     def given(self, position: int) -> None:
         """A chunk is given out for the first time."""
         heapq.heappush(self._unmade, position)
 
-    def started(self, task: int, position: int) -> None:
-        """A worker was given a chunk as `task`."""
-        self._running[task] = position
-        tasks = self._running_at.get(position, 0)
-        if not tasks:
+    def started(self, position: int) -> None:
+        """A worker was given a task for a chunk."""
+        if position not in self.running:
             heapq.heappush(self._starts, position)
-        self._running_at[position] = tasks + 1
+        self.running[position] += 1
 
-    def ended(self, task: int) -> None:
-        """No worker runs `task` any more: it writes no row of it."""
-        position = self._running.pop(task)
-        tasks = self._running_at[position] - 1
-        if tasks:
-            self._running_at[position] = tasks
-        else:
-            del self._running_at[position]
+    def ended(self, position: int) -> None:
+        """A task for a chunk has ended: its worker writes no row of it any more."""
+        self.running[position] -= 1
+        if not self.running[position]:
+            del self.running[position]
 
     def made(self, position: int) -> None:
         """All rows of a chunk are in the rings."""
         self._made.add(position)
 
     def lost(self, position: int, count: int) -> None:
-        """A chunk is to be made again, before all others."""
+        """A chunk must be made again, before all others."""
         heapq.heappush(self._lost, (position, count))
 
     def next_lost(self) -> tuple[int, int] | None:
-        """Takes the first lost chunk that no other worker has made meanwhile: (position, count)."""
+        """Takes the first lost chunk that no other worker has made in the meantime: (position, count)."""
         while self._lost:
             position, count = heapq.heappop(self._lost)
             if not self.is_made(position):
@@ -58,7 +53,7 @@ class Chunks:
         return None
 
     def drop_lost(self, is_needed: Callable[[int, int], bool]) -> bool:
-        """Counts lost chunks that nobody needs as made; whether there were any."""
+        """Counts lost chunks that nobody needs as made; returns whether there were any."""
         kept = [(position, count) for position, count in self._lost if is_needed(position, count)]
         if len(kept) == len(self._lost):
             return False
@@ -69,12 +64,12 @@ class Chunks:
 
     @property
     def has_lost(self) -> bool:
-        """Whether chunks are to be made again."""
+        """Whether chunks must be made again."""
         return bool(self._lost)
 
     @property
     def first_unmade(self) -> int | None:
-        """The first chunk that was given out and is not made; None if all are."""
+        """The first chunk that was given out and is not made yet; None if all are made."""
         heap = self._unmade
         while heap and heap[0] in self._made:
             self._made.discard(heapq.heappop(heap))
@@ -89,11 +84,6 @@ class Chunks:
     def first_written(self) -> int | None:
         """The first chunk that a worker runs and may write; None if there is none."""
         heap = self._starts
-        while heap and self._running_at.get(heap[0], 0) == 0:
+        while heap and heap[0] not in self.running:
             heapq.heappop(heap)
         return heap[0] if heap else None
-
-    @property
-    def running(self) -> frozenset[int]:
-        """The tasks that workers run."""
-        return frozenset(self._running)

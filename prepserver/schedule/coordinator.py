@@ -5,7 +5,7 @@ a rank gets), `dispatch` (which chunk goes to which worker next), `twice` (late 
 workers), `lag`, `pace` and `parting` (jobs that hold others back), `early` and `meeting` (streams that join).
 
 The caller carries out the actions of an event in order, and all of them before the next event: a job that has joined
-another stream must not hear of rows there while it reads its old ring.
+another stream must not be told of rows there while it still reads its old ring.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from prepserver.schedule.parting import Partings, Steps
 from prepserver.schedule.records import Job, Took
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
-from prepserver.schedule.strikes import PUT_AWAY_MOST, Strikes
+from prepserver.schedule.strikes import QUARANTINES_MOST, Strikes
 from prepserver.schedule.table import Table
 from prepserver.schedule.twice import Twice
 from prepserver.schedule.workers import BARRED_S, SLOW_NS, TASKS_PER_WORKER, Task, Workers
 
 
 class Coordinator:
-    """See the module. The size of the pool, `workers`, says how many rows are in flight."""
+    """See the module. The size of the pool, `workers`, bounds the rows in flight, for which a new ring has room."""
 
     def __init__(self, orders: Orders, chunk_rows: int = 16, workers: int = 1) -> None:
-        self.table = Table()  # all jobs and streams; callers only read it, and the next two
+        self.table = Table()  # all jobs and streams; callers only read this and the next two
         self.workers = Workers(self.table.streams)  # the tasks of each worker
         self.strikes = Strikes(self.table)  # known bad samples
         self.story = Story()
@@ -53,8 +53,8 @@ class Coordinator:
         self._twice = Twice(self.table, self.workers)
         self._lag = LagWatch(chunk_rows)
         self._paused: Steps | None = None  # until the answer to `MakeRing`
-        self._undone: list[Action] = []  # decided before an unforeseen error
-        self._made: tuple[Stream, Task, Took] | None = None  # by the last event: its stream, and what it cost
+        self._undone: list[Action] = []  # decided before an unforeseen error, not returned yet
+        self._made: tuple[Stream, Task, Took] | None = None  # the chunk that the last event reported, for `later`
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action] | Steps]] = {
             events.ChunkMade: self._chunk_made,
             events.Released: self._released,
@@ -78,22 +78,22 @@ class Coordinator:
         return found if isinstance(found, list) and not self._undone else self._run(found, None)
 
     def later(self) -> Iterator[Action]:
-        """What else follows from the last event; begin when its actions are carried out.
+        """The less urgent actions that follow from the last event; call it when the others are carried out.
 
-        After a chunk was made this is what it cost, and new chunks: jobs wait for the announcement, and workers have
-        another chunk.
+        After a chunk was made, `handle` only announces it, because jobs wait for that. This counts its cost and gives
+        out the next chunks: until then, the worker has another one queued.
         """
         if self._made is None:
             return
         (stream, task, took), self._made = self._made, None
         self.rows_made += task.chunk.count
-        if stream.failed or stream.put_away:
+        if stream.failed or stream.quarantines:
             for lane in (None, *task.chunk.lanes):
                 stream.failed.pop(lane, None)
             for lane in task.chunk.lanes:
-                stream.put_away.pop(lane, None)
+                stream.quarantines.pop(lane, None)
         stream.took(task.chunk, took, decoded=task.decodes)
-        # A stream does not pay for the minute in which its worker was suspended.
+        # A stream is not charged for the minute in which its worker was suspended.
         stream.served_ns += min(took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
         self.strikes.acquit(stream, task.chunk)
         yield from self._dispatch.give_out()
@@ -114,7 +114,7 @@ class Coordinator:
         except StopIteration:
             return actions
         except BaseException:
-            self._undone = actions  # the table holds them already: the next event returns them
+            self._undone = actions  # the table contains them already, so the next event returns them
             raise
 
     @property
@@ -123,10 +123,10 @@ class Coordinator:
         return self._meetings.waits_for
 
     def setup(self) -> list[AddStream | AddLane]:
-        """All that a new worker must know."""
+        """The messages that tell a new worker of all streams and lanes."""
         found: list[AddStream | AddLane] = []
         for stream in self.table.streams.values():
-            found.append(replace(stream.spec, quarantined=self.strikes.told(stream.source)))
+            found.append(replace(stream.spec, quarantined=self.strikes.for_workers(stream.source)))
             found += [self._partings.add_lane(stream, lane) for lane in stream.lanes.values()]
         return found
 
@@ -139,7 +139,7 @@ class Coordinator:
     # -- ranks --------------------------------------------------------------------------------------
 
     def _rank_attaches(self, event: events.RankAttaches, now_s: float) -> Steps:
-        self.strikes.known(event.listing.digest, event.known_bad)
+        self.strikes.set_known(event.listing.digest, event.known_bad)
         yield from self._admission.attach(event, now_s)
         yield from self._dispatch.give_out()
 
@@ -158,7 +158,7 @@ class Coordinator:
         if event.upto > most:
             text = f"released up to {event.upto}, but only rows below {most} were announced"
             return self._end([cursor.id], "protocol", text + self.story.of(stream.id), None)
-        cursor.says(event.wait_ns, event.batches)
+        cursor.note_release(event.wait_ns, event.batches)
         if event.upto <= cursor.released:
             return []  # out of date
         before = cursor.need
@@ -166,7 +166,7 @@ class Coordinator:
         if not stream.advanced(cursor, before):
             return []
         if stream.bad:
-            # `low` would be too high: a job that moved here may not have heard of its last rows elsewhere yet
+            # `low` would be too high: a job that has moved here may not yet know of its last rows elsewhere.
             stream.bad.forget_below(min(c.released for c in stream.cursors.values()))
         return self._dispatch.give_out()
 
@@ -175,7 +175,7 @@ class Coordinator:
             return []
         stream = self.table.stream_of(event.cursor)
         cursor = stream.cursors[event.cursor]
-        cursor.asks()
+        cursor.note_sync()
         bad = stream.bad.between(cursor.lane, cursor.released, cursor.announced)
         return [Announce(cursor.id, cursor.announced, bad, cursor.moves)] if event.reads else []
 
@@ -214,8 +214,8 @@ class Coordinator:
         stream.chunks.lost(task.chunk.position, task.chunk.count)
         if event.elsewhere:  # workers of this machine find out whether the jobs must end
             is_new = self.workers.bar(event.worker, stream.id, event.reason, now_s)
-            said = f"{event.reason}. Others make its rows of stream {stream.id}; it tries again every {BARRED_S:.0f} s"
-            return ([Say("error", said)] if is_new else []) + self._dispatch.give_out()
+            text = f"{event.reason}. Others make its rows of stream {stream.id}; it tries again every {BARRED_S:.0f} s"
+            return ([Say("error", text)] if is_new else []) + self._dispatch.give_out()
         actions: list[Action] = [Say("error", f"a worker could not run a task: {event.reason}")]
         if self.strikes.failed(stream, event.lane):
             actions += self._give_up(stream, event.lane, event.reason)
@@ -230,7 +230,7 @@ class Coordinator:
 
     def _worker_lost(self, event: events.WorkerLost, _now_s: float) -> list[Action]:
         lose = self.workers.give_up if event.stuck else self.workers.lose
-        tasks = lose(event.worker) or []
+        tasks = lose(event.worker)
         self.story.note(event, *{task.stream for task in tasks})
         oldest = tasks[0] if tasks else None
         actions = self.strikes.blame(oldest, event.suspect, event.strikes, stuck=event.stuck)
@@ -238,8 +238,8 @@ class Coordinator:
             actions += self._twice.ended(task)
         lane = None if event.suspect is None else event.suspect.lane
         stream = None if oldest is None else self.table.streams.get(oldest.stream)
-        if stream is not None and lane is not None and stream.put_away[lane] >= PUT_AWAY_MOST:
-            reason = f"workers died or hung in its ops at {PUT_AWAY_MOST} samples, and made no chunk in between"
+        if stream is not None and lane is not None and stream.quarantines[lane] >= QUARANTINES_MOST:
+            reason = f"workers died or hung in its ops at {QUARANTINES_MOST} samples, and made no chunk in between"
             actions += self._give_up(stream, lane, reason)
         return actions + self._dispatch.give_out()
 
@@ -254,7 +254,7 @@ class Coordinator:
         yield from self._dispatch.give_out()
         for parting in self._lag.partings(streams.values(), self.workers.idle_for, now_s):
             if still_holds(parting, streams, self.chunk_rows):
-                # If they attach later, they get a separate stream.
+                # If these ranks attach later, they get a separate stream.
                 yield from self._admission.give_up(left_out(parting, streams[parting.stream]))
                 yield from self._dispatch.give_out()
             if still_holds(parting, streams, self.chunk_rows):
@@ -263,7 +263,7 @@ class Coordinator:
         for stream in list(streams.values()):
             for parting in slow_partings(stream):
                 if stream.id not in streams:
-                    break  # its jobs have joined another one meanwhile
+                    break  # its jobs have joined another one in the meantime
                 yield from self._partings.part(parting, now_s)
                 yield from self._dispatch.give_out()
         yield from self._meetings.meet(now_s)

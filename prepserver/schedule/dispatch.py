@@ -19,19 +19,20 @@ GROWN = (4, 2)
 """Factors by which chunks grow: the first one for which the ring has room."""
 
 GROWN_QUICK = (64, 32, 16, 8)
-"""Tried before `GROWN` where a chunk then takes at most `QUICK_NS`: rows that are only copied, a microsecond each."""
+"""Tried before `GROWN`, for chunks that then take at most `QUICK_NS`: rows that are only copied, a microsecond each."""
 
 QUICK_NS = 1_000_000
 
 TURN_NS = 250_000_000
-"""Streams whose worker time differs by less than this are served by the rows that their jobs have ready."""
+"""A turn. Among streams whose worker time differs by less than this, the one whose jobs have the fewest rows ready is
+served first."""
 
 
 class Dispatch:
     """See the module; `meet` is `Meetings.join_early`.
 
-    A chunk has `chunk_rows` rows at first, later more (see `GROWN`). Small chunks spread the first batch over the
-    workers; large ones cost fewer messages.
+    A chunk has `chunk_rows` rows at first, which spreads the first batch over the workers, and more later (see
+    `GROWN`), which costs fewer messages.
     """
 
     def __init__(self, table: Table, workers: Workers, chunk_rows: int, meet: Callable[[], list[Action]]) -> None:
@@ -41,14 +42,14 @@ class Dispatch:
         self._meet = meet
         self._task_ids = itertools.count(1)
         self._served = itertools.count(1)
-        self._turn_ns = 0  # worker time given to each stream that always had work, in whole turns
+        self._turn_ns = 0  # worker time that each stream with enough work has had, in whole turns
 
     def give_out(self) -> list[Action]:
         """Hands chunks to the workers that have room for them."""
         actions: list[Action] = []
         streams = self._table.streams
         for stream in streams.values():
-            # The jobs that needed a lost chunk may be gone. Jobs beyond it must hear of their rows now, because no
+            # The jobs that needed a lost chunk may be gone. Jobs beyond it must be told of their rows now, because no
             # other event may follow while the window is full.
             if stream.has_waiting and stream.drop_unneeded():
                 actions += stream.announcements()
@@ -71,7 +72,7 @@ class Dispatch:
         return actions
 
     def _next(self) -> tuple[WorkerSlot, Stream, Chunk] | None:
-        """The next worker and what it gets; None if there is no worker or nothing to do."""
+        """The next worker and the chunk that it gets; None if there is no worker or no chunk."""
         tried: set[frozenset[int]] = set()  # hundreds of workers may be barred from the same streams
         awaited: set[int] = set()
         for slot in self._workers.free():
@@ -81,7 +82,7 @@ class Dispatch:
             if (found := self._next_chunk(slot)) is not None:
                 return slot, *found
             tried.add(barred)
-            # what is left, if anything, was set aside for these
+            # The chunks that are left, if any, were set aside for these workers.
             grouped = [stream.groups for stream in self._table.streams.values() if stream.groups is not None]
             awaited = {worker for groups in grouped for worker in groups.awaited}
             if not barred and not awaited:
@@ -94,8 +95,8 @@ class Dispatch:
             order = list(streams.values())
         else:
             # First by worker time: jobs whose rows take a second each always wait, and would get all workers. Then by
-            # rows ready, not rows given out, so that a stream that lacks the last rows of a batch is not passed over
-            # for ever. Streams on which jobs wait take turns.
+            # rows that are ready, not by rows given out, so that a stream that lacks the last rows of a batch is not
+            # passed over for ever. Streams on which jobs wait take turns.
             order = sorted(
                 (s for s in streams.values() if s.lanes),
                 key=lambda s: (self._turn_of(s), s.ready_rows(), s.last_served),
@@ -112,7 +113,7 @@ class Dispatch:
         return None
 
     def _chunk_of(self, stream: Stream, slot: WorkerSlot, most: int) -> Chunk | None:
-        """What a worker gets of a stream."""
+        """The chunk that a worker gets of a stream, of at most `most` rows."""
         least = min(most, self.chunk_rows)
         if stream.groups is None or stream.chunks.has_lost:
             return stream.next_chunk(most, least)
@@ -127,14 +128,14 @@ class Dispatch:
         return chunk
 
     def _turn_of(self, stream: Stream) -> int:
-        """A stream's worker time in whole turns; a stream that was idle saves up no credit."""
+        """A stream's worker time in whole turns; a stream without work saves up no credit."""
         return max(stream.served_ns, self._turn_ns) // TURN_NS
 
     def _chunk_rows_of(self, stream: Stream) -> int:
         """Rows in the next chunk of a stream.
 
-        Chunks grow after `SETTLED_CHUNKS` if the ring can hold twice the rows that all workers have in hand. By the
-        time of the last chunk, a worker must finish within `SLOW_NS`; the first chunk of these lanes has one row.
+        Chunks grow after `SETTLED_CHUNKS` if the ring can hold twice the rows that all workers have in hand. At the
+        pace of the last chunk, a worker must finish within `SLOW_NS`; the first chunk of some lanes has one row.
         """
         row_ns = stream.row_ns(stream.lanes_at(stream.head))
         if row_ns is None:

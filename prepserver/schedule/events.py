@@ -14,7 +14,7 @@ from prepserver.schedule.records import BadRow, Suspect, Took
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many jobs (of any number of ranks) one user may have, and how many streams they may read; 0: no limit."""
+    """How many jobs (of any number of ranks) a user may have, and how many streams they may read; 0 means no limit."""
 
     jobs_per_uid: int = 0
     streams_per_uid: int = 0
@@ -28,7 +28,7 @@ class RankAttaches:
     uid: int
     asked: Asked  # its question, checked
     listing: work.Indexed
-    rows_per_s: float  # rate at which the pool fills rows, which turns rows into a wait
+    rows_per_s: float  # rate of the pool, which turns rows into a wait
     limits: Limits = Limits()  # limits of its user
     # samples of its source that killed workers before, as (index, pipeline); an empty pipeline stands for all
     known_bad: tuple[tuple[int, str], ...] = ()
@@ -36,7 +36,7 @@ class RankAttaches:
 
 @dataclass(frozen=True, slots=True)
 class RankLeft:
-    """A rank is gone, for whatever reason."""
+    """A rank is gone, for any reason."""
 
     cursor: int
 
@@ -55,7 +55,7 @@ class Released:
 class RankAsks:
     """A rank has been in `next()` for a while, and asks for its last announcement again.
 
-    It gets none if it has not read (`reads`) the earlier ones, because it would leave this one unread, too.
+    It gets none while earlier messages to it are unread (`reads` is False): it would leave this one unread, too.
     """
 
     cursor: int
@@ -88,7 +88,7 @@ class WorkerUp:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRetires:
-    """A worker gets no more tasks; it is ended when it has none left."""
+    """A worker gets no more tasks; `KillWorker` follows when it has none left."""
 
     worker: int
 
@@ -100,7 +100,7 @@ class WorkerLost:
     worker: int
     suspect: Suspect | None = None  # the sample in hand, of its oldest task, if known
     strikes: int = 0  # penalty for that sample: `CRASH_STRIKES` or `KILL_STRIKES`
-    # It was killed but hangs in the kernel, so its rows may still be written. A second event follows when it has ended.
+    # It was killed but hangs in the kernel, which may still write its rows. A second event follows when it has ended.
     stuck: bool = False
 
 

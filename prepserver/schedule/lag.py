@@ -1,12 +1,12 @@
 """Jobs of different speed: which hold others back, and which may part. Pure.
 
 A slow job fills the window of its stream: rows that it has not released cannot be refilled, so the others wait.
-Parting gives it a separate stream that goes on from the same position with the same bytes. The rows that it still
-holds stay valid, so the jobs that remain get a new ring. A job comes back when its stream meets another of the same
+Parting gives it a separate stream that continues from the same position with the same bytes. The rows that it still
+holds stay valid, so the jobs that remain get a new ring. A job comes back when its stream meets another one of the same
 key.
 
-A job's `lag` policy applies only among jobs of one user. A job that holds back another user's job parts from it
-whatever its policy, and even if some of its ranks have not attached yet.
+A job's `lag` policy applies only among jobs of one user. A job that holds back another user's job parts from it under
+any policy, even if some of its ranks have not attached yet.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PATIENCE_S = 2.0
 """How long a job may hold others back in total: longer than most checkpoints take."""
 
 FORGIVEN = 0.25
-"""Fraction of well-behaved time earned back as patience. So a job that costs the others more than a fifth of their
-time parts sooner or later, and one that stalls now and then does not."""
+"""Fraction of well-behaved time that a job earns back as patience. So a job that costs the others more than a fifth of
+their time parts sooner or later, and one that stalls now and then does not."""
 
 ASKS_AFTER_S = 2.0
 """A job sends its first Sync after this long in `next()`."""
 
-STRANGE = 2
+IGNORED_REPORTS = 2
 """Ignore this many wait reports after a job joins: they lag by one batch and may describe its previous stream."""
 
 STILL_S = 10.0
-"""A stream stands still if its slowest job has released nothing for this long. Jobs that have just joined do not count
-as waiting for each other before that: the rows between them pass."""
+"""A stream stands still if its slowest job has released nothing for this long. Before that, jobs that have just joined
+do not count as waiting for each other, because the rows between them are being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Parting:
     """Jobs that hold others back and may part."""
 
     stream: int  # the stream that they leave
-    jobs: tuple[int, ...]  # one job, or all that read some lanes
+    jobs: tuple[int, ...]  # one job, or all jobs that read some lanes
     strangers: bool = False  # whether they hold back jobs of other users
     apart: Apart | None = None  # why they may not come back; None if they may
 
@@ -65,11 +65,11 @@ class _Wait:
     """The time that a rank has spent in `next()`."""
 
     stream: int  # the stream that it reads
-    here_s: float = 0.0  # time since it joined; no wait here is longer
+    here_s: float = 0.0  # time since it joined, which no wait here can exceed
     batches: int = 0  # batches in its last report
     total_s: float = 0.0  # total time in `next()`
     waits: bool = False  # whether it waits now
-    heard: int = 0  # reports since it joined, counted up to `STRANGE`
+    ignored: int = 0  # reports since it joined, counted up to `IGNORED_REPORTS`
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class _Held:
     """The delay that a job has caused; it parts when both times exceed `PATIENCE_S`."""
 
     full_s: float = 0.0  # time for which its unreleased rows filled the window
-    # Time for which another job reports to have waited meanwhile. Without such reports, a job that is a window ahead
-    # and takes each batch at once looks like one that waits.
+    # Time for which another job reports to have waited in the meantime. Without these reports, a job that is a window
+    # ahead and takes each batch at once would look like one that waits.
     waited_s: float = 0.0
 
     def forgive(self, passed_s: float) -> None:
@@ -91,7 +91,7 @@ class _Held:
 
 
 class LagWatch:
-    """Observes over time which jobs hold others back. A window with room for fewer than `chunk_rows` counts as full."""
+    """Watches which jobs hold others back. A window with room for fewer than `chunk_rows` rows counts as full."""
 
     def __init__(self, chunk_rows: int) -> None:
         self._chunk_rows = chunk_rows
@@ -101,9 +101,9 @@ class LagWatch:
         self._last_s: float | None = None
 
     def partings(self, streams: Iterable[Stream], idle_for: Callable[[int], bool], now_s: float) -> list[Parting]:
-        """Jobs whose patience is used up; call it several times a second.
+        """Jobs that have held others back for `PATIENCE_S`; call it several times a second.
 
-        ``auto`` means ``detach`` while there are workers with nothing to do: `idle_for` says so of a stream.
+        The policy ``auto`` means ``detach`` while `idle_for` says that a worker is idle for the stream, else ``wait``.
         """
         every = list(streams)
         found: list[Parting] = []
@@ -141,15 +141,15 @@ class LagWatch:
             for cursor in stream.cursors.values():
                 last = before.get(cursor.id, _Wait(stream.id))
                 if last.stream != stream.id:
-                    last = replace(last, stream=stream.id, here_s=0.0, heard=0)
+                    last = replace(last, stream=stream.id, here_s=0.0, ignored=0)
                 now = replace(last, here_s=last.here_s + passed_s, batches=cursor.batches, waits=cursor.waits)
                 if cursor.waits:
                     now.total_s += passed_s if last.waits else min(ASKS_AFTER_S, now.here_s)
                 now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
-                is_strange = cursor.batches != last.batches and last.heard < STRANGE
-                now.heard += is_strange
+                ignores = cursor.batches != last.batches and last.ignored < IGNORED_REPORTS
+                now.ignored += ignores
                 self._waits[cursor.id] = now
-                found[cursor.id] = 0.0 if is_strange else now.total_s - last.total_s
+                found[cursor.id] = 0.0 if ignores else now.total_s - last.total_s
         return found
 
     def _still_since(self, stream: Stream, now_s: float) -> tuple[int, float]:
@@ -161,7 +161,7 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
     """The jobs whose unreleased rows alone fill the window: a rank of each, and the cursors that it holds back.
 
     Jobs of the same user wait for ranks that have not attached yet; jobs of other users do not. A window with room for
-    fewer than `chunk_rows` counts as full. `is_still` says whether the stream has stood still for `STILL_S`.
+    fewer than `chunk_rows` rows counts as full. `is_still` says whether the stream has stood still for `STILL_S`.
     """
     if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
         return []
@@ -176,7 +176,7 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
         if slow.need > low or slow.job in found:
             continue
         if slow.waits_now and slow.need == slow.released:
-            continue  # it holds no row: something else fills the window, such as a worker that does not die
+            continue  # it holds no row: something else fills the window, such as a worker that does not end
         if slow.need < stream.lanes[slow.lane].start and not is_still:
             continue  # it joined with its ring and still reads the rows in it
         others = [
@@ -197,16 +197,16 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
 
 
 def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int) -> bool:
-    """Whether a parting is still needed after the others of the same tick."""
+    """Whether a parting is still needed after the other partings of the same tick."""
     stream = streams.get(parting.stream)
     held = [] if stream is None else holding_back(stream, chunk_rows, is_still=True)
     return any(slow.job in parting.jobs for slow, _ in held)
 
 
 def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
-    """Absent ranks of other jobs whose rows a parting would leave in a ring that they never get.
+    """Absent ranks of jobs that stay, whose rows a parting would leave in the old ring, which they never get.
 
-    Jobs that stay get a new ring without the rows made so far; only present ranks still have the old ring.
+    Jobs that stay get a new ring without the rows made so far, and only present ranks still have the old one.
     """
     lanes = {c.lane for c in stream.cursors.values() if c.job in parting.jobs}
     return [

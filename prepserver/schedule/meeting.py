@@ -1,8 +1,8 @@
 """Streams that meet join, so that their rows are made once.
 
-Two kinds join: streams that parted and reach the same position again, and early streams (`prepserver.schedule.early`),
-which wait for another one, as a stream does for a new one that begins a little behind it. A lane that the other stream
-lacks moves with its ring, so joining needs no memory.
+Two kinds of streams join another one: a stream of jobs that parted from it, when both are at the same position again,
+and an early stream (`prepserver.schedule.early`), which waits for it, as a stream also does for a new one that begins
+slightly behind it. A lane of an early stream that the other one lacks moves with its ring, so joining needs no memory.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from dataclasses import replace
 
 from prepserver.protocol.work import DropLane, DropStream
 from prepserver.schedule.actions import Action, GoesAlone, Joined
-from prepserver.schedule.early import LEAST_ROUNDS, Early, Near, allowance, look
+from prepserver.schedule.early import Early, allowance, lanes_in, look
 from prepserver.schedule.lag import STILL_S
+from prepserver.schedule.records import ROUNDS_NEEDED
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
 
 APART_S = 5.0
-"""Shortest time between parting and joining again, because the job would soon part again."""
+"""Shortest time between parting and joining: sooner, the job would soon part again."""
 
 
 class Meetings:
@@ -37,10 +38,10 @@ class Meetings:
     def start_early(self, stream: Stream, into: int, round_rows: int, patience_s: float) -> None:
         """Makes a new stream an early one, which joins `into` when that reaches it.
 
-        A round of its job has `round_rows` rows, and waits at the cap for at most `patience_s`.
+        A round of batches of its job has `round_rows` rows. The job waits at the cap for at most `patience_s`.
         """
         stream.cap = stream.head + allowance(stream.n, round_rows)
-        self._early[stream.id] = Early(stream.id, into, stream.head + LEAST_ROUNDS * round_rows, patience_s)
+        self._early[stream.id] = Early(stream.id, into, stream.head + ROUNDS_NEEDED * round_rows, patience_s)
 
     def wait_for_newcomer(self, behind: Stream) -> None:
         """Streams of one user that are at most a window ahead of a new one wait for it.
@@ -66,7 +67,7 @@ class Meetings:
             early.patience_s = min(early.patience_s, patience_s)
 
     def meet(self, now_s: float) -> list[Action]:
-        """Joins streams that parted and can go on together; called on each tick."""
+        """Joins streams that parted and have met again; call it on each tick."""
         actions: list[Action] = []
         while (found := self._next_meeting(now_s)) is not None:
             actions += self._join(found)
@@ -83,7 +84,7 @@ class Meetings:
         return None
 
     def lose_patience(self, now_s: float) -> list[Action]:
-        """Ends waits that take too long; called on each tick."""
+        """Ends waits that take too long; call it on each tick."""
         actions: list[Action] = []
         streams = self._table.streams
         for early in list(self._early.values()):
@@ -94,7 +95,7 @@ class Meetings:
         return actions
 
     def join_early(self) -> list[Action]:
-        """Joins early streams with those that have reached them, and ends futile waits."""
+        """Joins early streams with those that have reached them, and ends waits that are in vain."""
         actions: list[Action] = []
         if not self._early:
             return actions
@@ -113,12 +114,12 @@ class Meetings:
                     actions += self._join(found)
                 case GoesAlone():
                     actions.append(self._go_alone(found))
-                case Near():
+                case "near":
                     waiting.cap = waiting.head
                 case _:
                     pass  # they are far apart
             if into is not None and early.stream in self._early:
-                # so that no chunk of the other stream runs past the meeting point
+                # No chunk of the other stream may run past the meeting point.
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
         return actions
 
@@ -140,11 +141,11 @@ class Meetings:
                 early.into = into.id
         self._story.note(joined, stream.id, into.id)
         actions: list[Action] = [joined]
-        along = [stream.lanes[old] for old, new in joined.lanes.items() if old == new]
+        moving = [stream.lanes[old] for old, new in joined.lanes.items() if old == new]
         stream.bad.rename({old: [new] for old, new in joined.lanes.items() if old != new})
-        ids = {lane.id for lane in along}
+        ids = {lane.id for lane in moving}
         into.bad.join(stream.bad, ids)
-        for lane in along:
+        for lane in moving:
             oldest = lane.start if lane.oldest is None else lane.oldest
             into.lanes[lane.id] = replace(lane, start=stream.head, oldest=oldest)
         for cursor in stream.cursors.values():
@@ -161,23 +162,15 @@ class Meetings:
 
 
 def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
-    """The lanes in which the jobs of `stream` can go on in `other` from `stream.head`, or None."""
+    """The lanes of `other` in which the jobs of `stream` can continue from `stream.head`, or None."""
     position = stream.head
     if stream.watermark != position or not stream.cursors or not other.cursors:
         return None
     if not all(c.present for c in stream.cursors.values()):
         return None
-    low = other.low
-    rows = other.ring_rows
-    # The other's window must reach `position` now or soon, and a job that is still behind its slowest cursor would
+    # The other stream's window must reach `position` now or soon. A job that is still behind its slowest cursor would
     # hold the others back again.
-    if not low <= position <= other.head + rows // 4 or stream.low < low:
+    if not other.low <= position <= other.head + other.ring_rows // 4 or stream.low < other.low:
         return None
-    lanes: dict[int, int] = {}
-    for lane in stream.lanes.values():
-        match = next((x for x in other.lanes.values() if x.key == lane.key and x.start <= position), None)
-        if match is None:
-            return None
-        lanes[lane.id] = match.id
-    largest = max(c.round_rows for c in stream.cursors.values())
-    return lanes if 2 * largest <= rows else None
+    lanes = lanes_in(stream, other)
+    return lanes if lanes is not None and all(old != new for old, new in lanes.items()) else None

@@ -4,7 +4,7 @@ A chunk is filled in all lanes of its stream before any job gets it. So a pipeli
 limits all other jobs of the stream to that rate. Among jobs of one user that is allowed: a sweep shares on purpose.
 Between users the jobs of the slow lanes part for good, to a stream with a separate key.
 
-CPU times of the same samples are compared, which a suspended worker or a busy machine does not change.
+The evidence is CPU time for the same samples, which a suspended worker or a busy machine does not change.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from prepserver.schedule.stream import Stream
 
 FACTOR = 4.0
 """The lanes of a user may take this many times as long as reading, decoding and the lanes of the least demanding other
-user. Beyond 1 that user would gain from half of the workers, but a parting is final and samples vary."""
+user. Already above 1 that other user would be faster with half of the workers, but a parting is final and samples
+vary."""
 
 EVIDENCE_S = 1.0
-"""CPU time that must have gone into lanes before they part: mostly some dozens of samples."""
+"""CPU time that lanes must have taken before they part: usually that of some dozens of samples."""
 
 _APART = "/"  # other keys are hex digits
 
 LEAST_SAMPLES = 4
-"""A lane with fewer samples does not count yet, because a worker's first samples take longer."""
+"""A lane with fewer measured samples does not count yet, because a worker's first samples take longer."""
 
 
 def apart_key(key: str, uid: int) -> str:
-    """The key of streams for a user's slow pipelines that left streams of key `key`."""
+    """The key of the streams for a user's slow pipelines, which have left streams of key `key`."""
     return f"{key}{_APART}{uid}"
 
 
@@ -43,7 +44,7 @@ def slow_lanes(lanes: Iterable[Lane], shared_ns: float) -> list[Lane]:
     """The lanes that make a stream slow for other users; never all of them.
 
     A user keeps its lanes, the fastest first, while together they take at most `FACTOR` times as long as the stream
-    would for the least demanding of the other users alone. `shared_ns` is for reading and decoding a sample.
+    would take for the least demanding other user alone. `shared_ns` is the time to read and decode a sample.
     """
     every = sorted(lanes, key=lambda lane: (lane.spent.sample_ns, lane.id))
     wanted: defaultdict[int, float] = defaultdict(float)

@@ -1,7 +1,7 @@
-"""Jobs that part from others get a separate stream that goes on from the same position with the same bytes.
+"""Jobs that part from others get a separate stream that continues from the same position with the same bytes.
 
-Rows that a job still reads are never refilled. So from one position on, jobs that leave get new rings, and so do jobs
-that stay on a lane that a leaving job reads.
+Rows that a job still reads are never refilled. So from that position on, jobs that leave get new rings, and so do jobs
+that stay on a lane which a leaving job reads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from prepserver.schedule.strikes import Strikes
 from prepserver.schedule.table import Table
 
 NO_ROOM_S = 10.0
-"""How long a job may hold back another user's because there is no memory for parting."""
+"""How long a job may hold back another user's job because there is no memory for parting."""
 
 Answer = RingMade | RingRefused | None
 Steps = Generator[actions.Action, Answer, None]
-"""Yields actions in order, and receives the answer to each `MakeRing`."""
+"""Steps that yield actions in order, and receive the answer to each `MakeRing`."""
 
 
 class Partings:
@@ -36,25 +36,25 @@ class Partings:
         self._table = table
         self._strikes = strikes
         self._story = story
-        # (stream key, lane key) of pipelines that parted for being slow
+        # (stream key, lane key) of pipelines that parted because they are slow
         self._slow: set[tuple[str, tuple[str, int]]] = set()
 
     def key_for(self, stream_key: str, lane_key: tuple[str, int]) -> str:
-        """The key under which a job shares a stream; a separate one if its pipeline parted for being slow."""
+        """The key under which a job shares a stream; a separate one if its pipeline parted because it is slow."""
         keys = {stream.key for stream in self._table.streams.values()}
         self._slow = {(key, lane) for key, lane in self._slow if {key, apart_key(key, lane[1])} & keys}
         return apart_key(stream_key, lane_key[1]) if (stream_key, lane_key) in self._slow else stream_key
 
     def add_lane(self, stream: Stream, lane: Lane) -> AddLane:
-        """Describes a lane to workers."""
+        """The message that describes a lane to workers."""
         layout = RingLayout(lane.rows, lane.fields).to_wire()
-        return AddLane(lane.id, stream.id, lane.pipeline, layout, self._strikes.told(stream.source, lane.key[0]))
+        return AddLane(lane.id, stream.id, lane.pipeline, layout, self._strikes.for_workers(stream.source, lane.key[0]))
 
     def part(self, parting: Parting, now_s: float) -> Steps:
-        """Moves jobs to a separate stream, if there is memory for it.
+        """Moves jobs to a separate stream, if there is memory for its rings.
 
-        Rows for their absent ranks, which never get the old ring, are made again. The caller has removed absent ranks
-        that would stay and need rows of the old ring (`prepserver.schedule.lag.left_out`).
+        Rows for their absent ranks, which never get the old ring, are made again. Before, the caller removes the absent
+        ranks that would stay and need rows of the old ring (`prepserver.schedule.lag.left_out`).
         """
         stream = self._table.streams[parting.stream]
         holds = f"job {self._table.names(parting.jobs)} holds others back{parting.apart or ''}"
@@ -81,7 +81,7 @@ class Partings:
         for job in parting.jobs:
             self._table.jobs[job].no_room_s = None
         self._story.note(parting, stream.id)
-        yield actions.Say("warning", f"{holds}: it goes on in a separate stream with the same bytes")
+        yield actions.Say("warning", f"{holds}: it continues in a separate stream with the same bytes")
         yield from self._part(stream, leaving, own, shared, key, now_s)
 
     def _part(
@@ -92,15 +92,15 @@ class Partings:
 
         `own` maps each lane that they read to its new lane; `shared`, to a new lane for the jobs that stay on it.
         """
-        # The new stream remakes its lanes' rows of chunks in flight above the watermark.
+        # Chunks in flight above the watermark belong to the old stream: the new one makes their rows again.
         start = stream.watermark
         begin = min([start, *(c.need for c in leaving if not c.present)])
         stream.bad.rename({lane: [new[lane].id for new in (shared, own) if lane in new] for lane in stream.lanes})
         made_id = self._table.new_id()
-        spec = replace(stream.spec, stream=made_id, quarantined=self._strikes.told(stream.source))
+        spec = replace(stream.spec, stream=made_id, quarantined=self._strikes.for_workers(stream.source))
         made = Stream(
             made_id, key, stream.source, stream.n, stream.next_start, begin, spec, parted_s=now_s,
-            groups=stream.groups and stream.groups.anew(),
+            groups=stream.groups and stream.groups.fresh(),
             lanes={lane.id: replace(lane, start=begin) for lane in own.values()}, bad=stream.bad.copy(),
         )  # fmt: skip
         yield spec
@@ -129,7 +129,7 @@ class Partings:
             yield DropStream(stream.id)
 
     def _cannot(self, parting: Parting, holds: str, why: str, now_s: float) -> Iterable[actions.Action]:
-        """Handles a lack of memory: jobs of the same user wait; for others, the job must soon attach again."""
+        """Handles a lack of memory: other jobs of the same user wait; to free those of others, the job must end."""
         jobs = [self._table.jobs[job] for job in parting.jobs]
         since_s = min(now_s if job.no_room_s is None else job.no_room_s for job in jobs)
         for job in jobs:
@@ -139,7 +139,7 @@ class Partings:
         elif parting.strangers and now_s - since_s >= NO_ROOM_S:
             text = f"{holds} and must attach again, because there is no memory to part from another user's job: {why}"
             yield actions.Say("warning", text)
-            # Nobody refills a ring that all its jobs have left: a stopped client finds its rows as they were.
+            # Nobody refills a ring that all its jobs have left, so a stopped client finds its rows as they were.
             stream = self._table.streams[parting.stream]
             lanes = {cursor.lane for cursor in stream.cursors.values() if cursor.job in parting.jobs}
             for cursor in [cursor for cursor in stream.cursors.values() if cursor.lane in lanes]:

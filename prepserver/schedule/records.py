@@ -9,13 +9,17 @@ from prepserver.pipeline.batches import BatchLine
 from prepserver.protocol.layout import Field
 from prepserver.protocol.messages import Attach
 
+ROUNDS_NEEDED = 2
+"""A ring, and an early stream, has room for at least this many rounds of batches: with fewer, filling and reading would
+take turns."""
+
 RECENT_SAMPLES = 8192
-"""A sample's time is an average over about this many recent samples."""
+"""The time of a sample is an average over about this many recent samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The time that a chunk has taken, as its worker reports it."""
+    """How long a chunk has taken, as its worker reports it."""
 
     wall_ns: int = 0  # wall time of the whole chunk
     shared_ns: int = 0  # work shared by all lanes: reading, including waits, and CPU time of decoding
@@ -38,7 +42,7 @@ class Spent:
 
     @property
     def sample_ns(self) -> float:
-        """Time for one sample; 0 before the first."""
+        """Average time of a sample; 0 before the first."""
         return self.ns / self.samples if self.samples else 0.0
 
 
@@ -72,14 +76,14 @@ class Cursor:
     prefetch: int  # rows that it wants ready beyond `need`
     released: int  # it needs no row below this position
     announced: int  # it was told that all rows below this position are ready
-    present: bool = True  # False until this rank attaches; its place is reserved
+    present: bool = True  # False while its place is only reserved, until the rank attaches
     next_stop: int = 0  # end of the next batch to announce (`line.peek().stop`, cached)
-    wait_ns: int = 0  # time spent in `next()` up to the end of the last batch but one, as the client reports it
+    wait_ns: int = 0  # total time in `next()` up to the last batch but one, as the client reports it
     batches: int = 0  # batches handed to the training loop, as the client reports them
-    asked: int = -1  # `announced` at the time of the client's last Sync; -1 if it released rows since
+    asked: int = -1  # `announced` at the client's last Sync; -1 if it has sent a Release since
     lag: str = "wait"  # see `prepserver.protocol.messages.Attach`
     entered: int = 0  # rows below this position are in the rings of the stream that it came from
-    moves: int = 0  # how often it was moved to another ring since it attached
+    moves: int = 0  # how often it has moved to another ring since it attached
     rank: int = 0  # its rank in the job
 
     def __post_init__(self) -> None:
@@ -88,31 +92,30 @@ class Cursor:
     def find_next(self) -> None:
         """Caches the end of the next batch to announce; call it whenever `line` has moved.
 
-        It skips empty batches (fewer rows left than ranks): a client takes them unannounced, and may release past
-        them.
+        It skips empty batches (fewer rows left than ranks), which a client takes unannounced and may release.
         """
         while (batch := self.line.peek()).start == batch.stop:
             self.line.advance()
         self.next_stop = batch.stop
 
-    def says(self, wait_ns: int, batches: int) -> None:
+    def note_release(self, wait_ns: int, batches: int) -> None:
         """Notes the figures that come with a Release."""
         self.wait_ns = max(self.wait_ns, wait_ns)
         self.batches = max(self.batches, batches)
         self.asked = -1
 
-    def asks(self) -> None:
-        """The client sent Sync, because it has been in `next()` for a while."""
+    def note_sync(self) -> None:
+        """Notes a Sync, which the client sends when it has been in `next()` for a while."""
         self.asked = self.announced
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for sure: it sent Sync, and was told nothing since."""
+        """Whether it certainly waits: it sent Sync, and nothing was announced to it since."""
         return self.asked == self.announced
 
     @property
     def waits_now(self) -> bool:
-        """Whether it has released all announced rows, so it waits for more or soon will."""
+        """Whether it has released all announced rows, so that it waits for more or soon will."""
         return self.present and self.released >= self.announced
 
     @property
@@ -129,7 +132,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class Job:
-    """The ranks of one run that start at one place; absent ranks have a reserved place there."""
+    """The ranks of one run that start at one place, where places are reserved for absent ranks."""
 
     id: int  # unique number, never reused
     run: tuple[Any, ...]  # what all ranks of a run have in common
@@ -151,7 +154,7 @@ class BadRow:
     position: int
     index: int  # the sample that could not be used
     reason: str  # path and cause
-    lanes: tuple[int, ...] = ()  # the lanes in which it is bad; empty for all of its chunk
+    lanes: tuple[int, ...] = ()  # the lanes in which it is bad; empty for all lanes of its chunk
 
 
 @dataclass(slots=True)
@@ -167,5 +170,5 @@ class Chunk:
 class Suspect:
     """The sample in hand when a worker died."""
 
-    index: int | None  # the sample; None for one of several that were made at once
-    lane: int | None = None  # the lane being rendered; None while the sample was read or decoded, for all lanes
+    index: int | None  # None if it is one of several that were made at once
+    lane: int | None = None  # the lane being rendered; None while it was read or decoded, which is for all lanes

@@ -1,8 +1,8 @@
 """Row groups that workers keep decoded: a chunk waits for a worker that has its group, if that is sooner.
 
 Workers decode a row group of a Parquet file as a whole and keep the latest ones. A chunk whose group a worker keeps is
-set aside for it while others have chunks of other groups to make. Nobody else keeps an account of what workers have:
-this one is a guess, and a wrong one costs time only.
+set aside for it while other workers have chunks of other groups to make. Workers do not report which groups they keep:
+the account here is a guess, and a wrong guess costs only time.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from collections.abc import Callable, Sequence
 from prepserver.schedule.records import Chunk
 
 PATIENCE = 2
-"""An idle worker decodes a group again instead of waiting for this many times the time that this takes."""
+"""An idle worker decodes a group again if a worker that keeps it is busy for longer than this many decode times."""
 
 
 class RowGroups:
-    """The groups of a source in the order of a stream, whose neighbours mostly lie in one group.
+    """The row groups of a source, for a stream whose neighbouring positions mostly lie in one group.
 
     `indices` is `prepserver.order.Order.indices`, `ends` are the ends of the groups, and a worker keeps groups of
-    `kept_rows` together.
+    `kept_rows` rows in total.
     """
 
     def __init__(self, indices: Callable[[int, int], list[int]], ends: Sequence[int], kept_rows: int) -> None:
         self._indices = indices
         self._ends = ends
         self._kept_rows = kept_rows
-        self._kept: defaultdict[int, OrderedDict[int, int]] = defaultdict(OrderedDict)  # rows by group, by worker
-        self._keepers: defaultdict[int, set[int]] = defaultdict(set)  # the same, workers by group
-        self.decode_ns = 0  # what a chunk takes longer if its group must be decoded
-        # Chunks that wait for a worker, by group and position. Every event looks at all groups, so not at all chunks.
+        self._kept: defaultdict[int, OrderedDict[int, int]] = defaultdict(OrderedDict)  # worker -> group -> its rows
+        self._keepers: defaultdict[int, set[int]] = defaultdict(set)  # the same by group -> workers
+        self.decode_ns = 0  # how much longer a chunk takes if its group must be decoded
+        # Chunks that wait for a worker, by group and position. Every event looks at all groups, but not at all chunks.
         self.aside: dict[int, dict[int, Chunk]] = {}
 
-    def anew(self) -> RowGroups:
+    def fresh(self) -> RowGroups:
         """The same for another stream, of which workers keep nothing yet."""
         return RowGroups(self._indices, self._ends, self._kept_rows)
 
     def run(self, position: int, most: int) -> int:
-        """How many of `most` positions from this one on lie in one group."""
+        """How many positions from this one on, up to `most`, lie in one group."""
         indices = self._indices(position, most)
         begin, end = self._bounds(self._group(indices[0]))
         return next((k for k, index in enumerate(indices) if k and not begin <= index < end), most)
@@ -49,8 +49,8 @@ class RowGroups:
     ) -> Chunk | None:
         """The chunk that a worker gets: one that waits for no other worker, or, if it is `idle`, one that waits long.
 
-        `cut` takes the next chunk of the stream, and `busy_ns` says how long a worker will be busy; None if it gets no
-        more.
+        `cut` takes the next chunk of the stream. `busy_ns` says how long a worker will be busy, or None if it gets no
+        more tasks of the stream.
         """
         for group in self.aside:
             if not self._waits(worker, group, busy_ns):
@@ -72,7 +72,7 @@ class RowGroups:
         return {worker for group in self.aside for worker in self._keepers[group]}
 
     def given(self, worker: int, position: int) -> bool:
-        """Notes that a worker gets a chunk; whether it had its group."""
+        """Notes that a worker gets a chunk; returns whether it had the chunk's group."""
         group = self._group_at(position)
         kept = self._kept[worker]
         had = group in kept
@@ -85,13 +85,13 @@ class RowGroups:
         return had
 
     def decoded(self, ns: int) -> None:
-        """A chunk took so much longer than others, because its group was decoded for it."""
+        """Notes how much longer a chunk took than others, because its group was decoded for it."""
         self.decode_ns += (max(0, ns) - self.decode_ns) // (4 if self.decode_ns else 1)
 
     def drop(self, is_needed: Callable[[int, int], bool]) -> list[int]:
-        """Takes away the chunks set aside that nobody needs any more; who needs one needs all that follow."""
+        """Removes the chunks set aside that nobody needs any more; returns their positions."""
         gone: list[int] = []
-        while self.aside:
+        while self.aside:  # a job that needs a chunk needs all that follow
             group = min(self.aside, key=lambda each: next(iter(self.aside[each])))
             chunk = next(iter(self.aside[group].values()))
             if is_needed(chunk.position, chunk.count):
@@ -100,7 +100,7 @@ class RowGroups:
         return gone
 
     def _taken(self, group: int) -> Chunk:
-        """The first chunk of a group, which waits no longer."""
+        """Takes the first waiting chunk of a group."""
         chunks = self.aside[group]
         chunk = chunks.pop(next(iter(chunks)))
         if not chunks:
@@ -108,7 +108,7 @@ class RowGroups:
         return chunk
 
     def _waits(self, worker: int, group: int, busy_ns: Callable[[int], int | None]) -> bool:
-        """Whether chunks of a group are for other workers."""
+        """Whether chunks of a group wait for other workers than this one."""
         keepers = self._keepers[group]
         return worker not in keepers and any(busy_ns(other) is not None for other in keepers)
 

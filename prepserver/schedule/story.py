@@ -1,4 +1,4 @@
-"""A log of recent events, which errors quote: what happened to a stream before its jobs ended."""
+"""A log of recent events. Errors quote what happened to a stream before its jobs ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Noted = Event | GoesAlone | Joined | QuarantineSample | Parting
 
 
 class Story:
-    """A bounded log without mere progress (chunks made, rows released); `now_s` is the time of the current event."""
+    """A bounded log of all but progress (chunks made, rows released); `now_s` is the time of the current event."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -52,6 +52,7 @@ def _words(what: Noted) -> str:
             return f"the jobs of stream {stream} joined stream {into}"
         case GoesAlone(stream, why):
             return f"stream {stream} went on alone, because {why}"
+
         case QuarantineSample(index=index):
             return f"sample {index} was quarantined"
         case Parting(jobs=jobs):

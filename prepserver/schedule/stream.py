@@ -9,8 +9,8 @@
           from here                       in the ring    yet          overwrite one that is needed
 ```
 
-A row may be refilled once every cursor has released it *and* no worker runs a chunk that holds it: a worker that is
-stuck in the kernel, or late with a chunk made twice, may still write its old bytes.
+A row may be refilled once every cursor has released it *and* no worker runs a chunk with it: a worker that is stuck in
+the kernel, or late with a chunk that was given out twice, may still write the old bytes.
 """
 
 from __future__ import annotations
@@ -38,47 +38,46 @@ class Stream:
     next_start: Callable[[int], int]  # smallest position at or after the given one at which an epoch may begin
     head: int  # next position never given to a worker
     spec: work.AddStream  # its description for workers
-    # End of an early stream's allowance; None for other streams. See `prepserver.schedule.early`.
-    cap: int | None = None
-    groups: RowGroups | None = None  # row groups of its source, if its order reads along them
+    cap: int | None = None  # end of an early stream's allowance (`prepserver.schedule.early`); None for other streams
+    groups: RowGroups | None = None  # row groups of its source, if its order follows them
     gate: int | None = None  # chunks end here, where an early stream waits to join; None if none does
     lanes: dict[int, Lane] = field(default_factory=dict)  # by number
     cursors: dict[int, Cursor] = field(default_factory=dict)  # the ranks that read it
     bad: BadRows = field(default_factory=BadRows)
     chunks: Chunks = field(default_factory=Chunks)  # state of its chunks
     spent: Spent = field(default_factory=Spent)  # CPU time of reading and decoding, which lanes share
-    served_ns: int = 0  # worker time charged to it by `Dispatch`
-    last_served: int = 0  # number of the last chunk that it was given
+    served_ns: int = 0  # worker time that `Dispatch` has charged to it
+    last_served: int = 0  # running number of the last chunk that a worker got of it, over all streams
     rows_filled: int = 0
     rows_delivered: int = 0  # rows announced to ranks
-    # start of a chunk -> (pipeline, sample) with strikes in it
+    # start of a chunk in which a worker died -> its samples with strikes, as (pipeline, index)
     suspects: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
-    twice: set[int] = field(default_factory=set)  # starts of chunks that were given out twice and are not made yet
-    # chunks that one of two workers has made while the other ends -> their bad rows
-    half_made: dict[int, list[BadRow]] = field(default_factory=dict)
+    # start of a chunk that was given out twice -> None, or its bad rows when one worker has made it and another one has
+    # still to end
+    twice: dict[int, list[BadRow] | None] = field(default_factory=dict)
     parted_s: float | None = None  # when a parting made it; None if none did
-    # consecutive failed tasks by the lane to blame, or None
+    # consecutive failed tasks by the lane to blame; None where no lane is
     failed: Counter[int | None] = field(default_factory=Counter)
-    # samples that were quarantined in a lane since a chunk of it was made
-    put_away: Counter[int] = field(default_factory=Counter)
+    # lane -> samples that were quarantined for it since one of its chunks was made
+    quarantines: Counter[int] = field(default_factory=Counter)
     _pace: tuple[tuple[int, ...], int] | None = None  # lanes of the chunk made last, and its time per row
-    _low: int | None = None  # these three are cached, because every event needs them; see `changed`
+    _low: int | None = None  # cached like the next two, because every event needs them; see `changed`
     _wanted: int | None = None
     _ready: int | None = None
 
     # -- the window ---------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Drops cached values; call it after a cursor came, left or moved."""
+        """Drops the cached values; call it after a cursor has come, left or moved."""
         self._low = self._wanted = self._ready = None
 
     def advanced(self, cursor: Cursor, before: int) -> bool:
-        """Whether the window may have moved after `cursor` released rows; `before` was its `need`."""
+        """Returns whether the window may have moved after `cursor` released rows; `before` was its `need`."""
         self._ready = None
         if self._wanted is not None and cursor.need + cursor.prefetch > self._wanted:
             self._wanted = cursor.need + cursor.prefetch
         elif before > self.low:
-            return False  # neither the slowest nor the foremost
+            return False  # the cursor is neither the slowest nor the foremost
         if before == self._low:
             self._low = None
         return True
@@ -94,14 +93,14 @@ class Stream:
 
     @property
     def wanted(self) -> int:
-        """First position that no cursor wants prefetched yet."""
+        """First position that no cursor wants to have ready yet."""
         if self._wanted is None:
             self._wanted = max(c.need + c.prefetch for c in self.cursors.values())
         return self._wanted
 
     @property
     def floor(self) -> int:
-        """No row from here on may be overwritten."""
+        """First position whose row may not be overwritten."""
         low, written = self.low, self.chunks.first_written
         return low if written is None else min(low, written)
 
@@ -117,7 +116,7 @@ class Stream:
         if not self.cursors:
             return self.head
         floor = self.floor
-        # A lane's ring never held anything below its oldest position.
+        # A ring never held anything below the oldest position of its lane.
         ends = [
             max(floor, lane.start if lane.oldest is None else lane.oldest) + lane.rows for lane in self.lanes.values()
         ]
@@ -128,9 +127,14 @@ class Stream:
         """Rows of the smallest ring."""
         return min(lane.rows for lane in self.lanes.values())
 
+    @property
+    def largest_round(self) -> int:
+        """Rows of the largest round of batches of any job; 0 if there is none."""
+        return max((c.round_rows for c in self.cursors.values()), default=0)
+
     def ready_rows(self) -> int:
-        """The fewest announced rows that any rank has not released; 0 if one waits."""
-        # `released` exceeds `announced` if rows of other ranks, or rows that drop_last leaves out, lie between.
+        """The fewest announced and unreleased rows of any rank; 0 if one waits."""
+        # `released` exceeds `announced` where rows of other ranks, or rows that drop_last leaves out, lie between them.
         if self._ready is None:
             self._ready = max(0, min((c.announced - c.released for c in self.cursors.values() if c.present), default=0))
         return self._ready
@@ -145,7 +149,7 @@ class Stream:
         low = self.low
         if (lost := self.chunks.next_lost()) is not None:
             return Chunk(*lost, self.lanes_at(lost[0]))
-        # A lane from another stream has its rows below its start already, and no other lane may need them.
+        # A lane that came from another stream has its rows below its start already, and no other lane may need them.
         self.head = max(self.head, low, min((lane.start for lane in self.lanes.values()), default=0))
         count = min(most, self.limit - self.head)
         if self.gate is not None and self.gate >= self.head:
@@ -164,11 +168,11 @@ class Stream:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether chunks that were cut wait for a worker: lost ones, or those set aside."""
+        """Whether chunks that were cut wait for a worker: lost ones, or ones set aside."""
         return self.chunks.has_lost or (self.groups is not None and bool(self.groups.aside))
 
     def drop_unneeded(self) -> bool:
-        """Counts waiting chunks that nobody needs any more as made; whether there were any."""
+        """Counts waiting chunks that nobody needs any more as made; returns whether there were any."""
         low = self.low
 
         def is_needed(position: int, count: int) -> bool:
@@ -182,7 +186,7 @@ class Stream:
     def filled(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
         """All rows of `chunk` are in the rings."""
         if self.chunks.is_made(chunk.position):
-            return  # made twice, and the other worker was first
+            return  # two workers have made it
         self.chunks.made(chunk.position)
         self.rows_filled += chunk.count
         self.bad.made(chunk, bad)
@@ -192,7 +196,7 @@ class Stream:
         return tuple([lane.id for lane in self.lanes.values() if lane.start <= position])
 
     def took(self, chunk: Chunk, took: Took, *, decoded: bool = False) -> None:
-        """Records the time that a worker took to make `chunk`, for which it may have `decoded` a row group."""
+        """Records how long a worker took to make `chunk`, for which it may have `decoded` a row group."""
         row_ns = self.row_ns(chunk.lanes)
         if decoded and row_ns is not None and self.groups is not None:
             self.groups.decoded(took.wall_ns - row_ns * chunk.count)
@@ -205,13 +209,13 @@ class Stream:
                     self.lanes[lane].spent.add(ns, chunk.count)
 
     def row_ns(self, lanes: tuple[int, ...]) -> int | None:
-        """Time for a row in `lanes`; None if the chunk made last had other lanes."""
+        """Time for a row in all of `lanes`; None if the chunk made last had other lanes."""
         return self._pace[1] if self._pace is not None and self._pace[0] == lanes else None
 
     # -- announcements ------------------------------------------------------------------------------
 
     def announcements(self) -> list[Announce]:
-        """Announces every finished batch that was not announced before."""
+        """Announces to each rank the finished batches that were not announced before."""
         watermark = self.watermark
         return [self._tell(c, watermark) for c in self.cursors.values() if c.present and watermark >= c.next_stop]
 

@@ -23,9 +23,10 @@ KILL_STRIKES = 2
 FAILED_MOST = 3
 """After this many consecutive failed tasks the jobs of the lane, or of the stream, end with an error."""
 
-PUT_AWAY_MOST = 6
-"""After this many samples of a lane were quarantined, with no chunk made in between, its jobs end with an error: all of
-them are like that, and workers that die before they fill a chunk come back ever later, for other jobs, too."""
+QUARANTINES_MOST = 6
+"""After this many samples were quarantined for a lane, with no chunk made in between, its jobs end with an error: all
+of its samples are probably like that, and each death of a worker that has filled no chunk delays its replacement
+further, for other jobs, too."""
 
 MOST_TOLD = 4096
 """Most quarantined samples in one message to a worker."""
@@ -41,12 +42,12 @@ class Strikes:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        # samples that are not tried any more by (source, pipeline); an empty pipeline stands for all
+        # samples that are not tried any more, by (source, pipeline); an empty pipeline stands for all
         self.quarantined: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._strikes: defaultdict[tuple[str, str, int], int] = defaultdict(int)  # by source, pipeline, sample
 
-    def known(self, source: str, samples: tuple[tuple[int, str], ...]) -> None:
-        """Sets the quarantined samples of a source, unless a job reads it: its rows must not change."""
+    def set_known(self, source: str, samples: tuple[tuple[int, str], ...]) -> None:
+        """Sets the quarantined samples of a source, unless a job reads it, whose rows must not change."""
         if any(stream.source == source for stream in self._table.streams.values()):
             return
         for key in [key for key in self.quarantined if key[0] == source]:
@@ -54,8 +55,8 @@ class Strikes:
         for index, pipeline in samples:
             self.quarantined[source, pipeline].add(index)
 
-    def told(self, source: str, pipeline: str = "") -> list[int]:
-        """The quarantined samples of a source, or of a source in one pipeline, that fit into a message."""
+    def for_workers(self, source: str, pipeline: str = "") -> list[int]:
+        """The quarantined samples of a source, or of a source in one pipeline, as far as they fit into a message."""
         return sorted(self.quarantined.get((source, pipeline), ()))[:MOST_TOLD]
 
     def blame(self, task: Task | None, suspect: Suspect | None, strikes: int, *, stuck: bool) -> list[Action]:
@@ -66,12 +67,12 @@ class Strikes:
         if suspect.lane is not None and suspect.lane not in stream.lanes:
             return []  # nobody wants that row any more
         if suspect.index is None:
-            stream.suspects.setdefault(task.chunk.position, set())  # its rows are made one by one, which finds it
+            stream.suspects.setdefault(task.chunk.position, set())  # next time its rows are made one by one
             return []
         pipeline = "" if suspect.lane is None else stream.lanes[suspect.lane].key[0]
         source, index = stream.source, suspect.index
         if index in self.quarantined[source, ""] | self.quarantined[source, pipeline]:
-            return []  # workers do not try it any more, so something else killed this one
+            return []  # workers no longer try it, so something else killed this one
         self._strikes[source, pipeline, index] += strikes
         stream.suspects.setdefault(task.chunk.position, set()).add((pipeline, index))
         if self._strikes[source, pipeline, index] < STRIKES_OUT:
@@ -79,21 +80,18 @@ class Strikes:
         del self._strikes[source, pipeline, index]
         self.quarantined[source, pipeline].add(index)
         if suspect.lane is not None:
-            stream.put_away[suspect.lane] += 1
-        return [
-            self._quarantine(
-                source, index, pipeline, "a worker hung on it for good" if stuck else _WHY.get(strikes, "")
-            )
-        ]
+            stream.quarantines[suspect.lane] += 1
+        why = "a worker hung on it for good" if stuck else _WHY.get(strikes, "")
+        return [self._quarantine(source, index, pipeline, why)]
 
     def acquit(self, stream: Stream, chunk: Chunk) -> None:
-        """Clears the strikes of all samples in a chunk that was made."""
+        """Clears the strikes of all samples in a chunk that was made after all."""
         if stream.suspects:
             for pipeline, index in stream.suspects.pop(chunk.position, ()):
                 self._strikes.pop((stream.source, pipeline, index), None)
 
     def failed(self, stream: Stream, lane: int | None) -> bool:
-        """Counts a failed task, by the fault of `lane` or of none; whether the limit is reached."""
+        """Counts a failed task that is the fault of `lane`, or of none; returns whether the limit is reached."""
         stream.failed[lane] += 1
         return stream.failed[lane] >= FAILED_MOST
 

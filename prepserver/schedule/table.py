@@ -43,7 +43,7 @@ class Table:
         self._stream_of[cursor.id] = stream.id
 
     def take(self, cursor_id: int) -> list[Action]:
-        """Removes a rank, and with the last rank its lane, its stream and its job."""
+        """Removes a rank, and its lane, its stream and its job if they have no other rank."""
         stream = self.streams[self._stream_of.pop(cursor_id)]
         gone = stream.cursors.pop(cursor_id)
         stream.changed()
@@ -63,7 +63,7 @@ class Table:
     @staticmethod
     def move(cursor: Cursor, old: Lane, lane: Lane, start: int) -> Move:
         """Moves a rank to another lane from `start` on, or from the end of the rows that it brought to `old`."""
-        # It reads the rows that it brought from another stream where they are, even beyond this stream's head.
+        # It reads rows that it brought from another stream where they are, even beyond this stream's head.
         start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start

@@ -1,7 +1,7 @@
-"""A chunk that takes far too long is given to a second worker, and the first to finish counts.
+"""Gives a chunk that takes far too long to a second worker as well; the first to finish counts.
 
-Both write equal bytes, but unfinished rows hold other values. So a chunk is announced only after the slower worker
-has ended.
+Both write equal bytes in the end, but a row that is being made holds other values. So the chunk is announced only after
+the slower worker was killed and has ended.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from prepserver.schedule.table import Table
 from prepserver.schedule.workers import Task, Workers
 
 TWICE_S = 2.0
-"""A chunk is made a second time if it has run for this long and for twice the expected time while workers idle and a
-job waits. An ordinary one takes 10 to 50 ms."""
+"""A chunk is given out a second time if it has run for this long and for twice the expected time, a job waits for it,
+and a worker is idle. An ordinary chunk takes 10 to 50 ms."""
 
 
 class Twice:
@@ -27,17 +27,17 @@ class Twice:
         self._workers = workers
 
     def look(self, now_s: float) -> None:
-        """Gives each idle worker a late chunk, those first that jobs wait for longest; called on each tick."""
+        """Gives out late chunks again, one for each idle worker, the most urgent first; call it on each tick."""
         late: list[tuple[Task, Stream]] = []
         for slot, oldest in self._workers.oldest():
             if oldest.since_s is None:
                 oldest.since_s = now_s
             elif now_s - oldest.since_s > max(TWICE_S, 2e-9 * oldest.foreseen_ns):
                 slot.late = True
-                # tasks queued after it are late, too
+                # The tasks queued behind it are late, too.
                 for task in map(self._workers.tasks.__getitem__, slot.tasks):
                     stream = self._table.streams.get(task.stream)
-                    if stream is not None and not task.twice and not stream.ready_rows():  # a job on it waits
+                    if stream is not None and not task.twice and not stream.ready_rows():  # a job waits
                         late.append((task, stream))
         idle = self._workers.idle
         for task, stream in sorted(late, key=lambda each: each[0].chunk.position - each[1].watermark):
@@ -46,29 +46,28 @@ class Twice:
                 continue
             idle.remove(takes)
             task.twice = True
-            stream.twice.add(task.chunk.position)
+            stream.twice[task.chunk.position] = None
             stream.chunks.lost(task.chunk.position, task.chunk.count)
 
     def made(self, stream: Stream, task: Task, bad: Iterable[BadRow]) -> list[Action]:
         """Announces a chunk that a worker made, or first kills the other worker that runs it."""
         position = task.chunk.position
         if position in stream.twice:
-            if others := self._workers.at(stream.id, position):
-                stream.half_made[position] = list(bad)
+            if others := self._workers.making(stream.id, position):
+                stream.twice[position] = list(bad)
                 return [KillWorker(worker) for worker in others]
-            stream.half_made.pop(position, None)
-            stream.twice.discard(position)
+            del stream.twice[position]
         stream.filled(task.chunk, bad)
         return [*stream.announcements()]
 
     def ended(self, task: Task) -> list[Action]:
-        """Handles a task that ended without a result: another worker has made its rows, or the chunk is lost."""
+        """Handles a task that ended without a result: unless another worker has made its rows, the chunk is lost."""
         stream, position = self._table.streams.get(task.stream), task.chunk.position
-        if stream is None or self._workers.at(task.stream, position):
+        if stream is None or self._workers.making(task.stream, position):
             return []  # another worker still runs it
-        if position not in stream.half_made:
+        if (bad := stream.twice.get(position)) is None:
             stream.chunks.lost(position, task.chunk.count)
             return []
-        stream.twice.discard(position)
-        stream.filled(task.chunk, stream.half_made.pop(position))
+        del stream.twice[position]
+        stream.filled(task.chunk, bad)
         return [*stream.announcements()]

@@ -13,12 +13,11 @@ TASKS_PER_WORKER = 2
 """One running and one queued, which hides the round trip."""
 
 SLOW_NS = 500_000_000
-"""Longest time of a chunk with more than one row, because other jobs wait for it: ten times the time of an ordinary
-chunk of 64 rows. Nothing is queued after a task that takes longer."""
-
+"""Most time that a chunk of several rows may take, because other jobs wait for the worker: ten times that of an
+ordinary chunk of 64 rows. Nothing is queued behind a task that should take longer."""
 
 BARRED_S = 60.0
-"""How long a worker on another machine gets no tasks of a stream that it could not read."""
+"""How long a worker on another machine gets no tasks for a stream that it could not read."""
 
 
 @dataclass(slots=True)
@@ -29,9 +28,9 @@ class WorkerSlot:
         id: Its number.
         tasks: Its tasks, oldest first.
         slow_tasks: How many of them should take longer than `SLOW_NS`.
-        retires: Whether it gets no more.
+        retires: Whether it gets no more tasks.
         late: Whether its current task takes far too long.
-        barred: Streams of which it gets none: until when, and why.
+        barred: Streams for which it gets no tasks: until when, and why.
     """
 
     id: int
@@ -72,32 +71,32 @@ class Workers:
 
     @property
     def idle(self) -> list[WorkerSlot]:
-        """Those that have nothing to do."""
+        """The workers without a task."""
         return list(self._free[0].values())
 
     def idle_for(self, stream: int) -> bool:
-        """Whether a worker has nothing to do that may get tasks of a stream."""
+        """Whether a worker without a task may get one of `stream`."""
         return any(stream not in slot.barred for slot in self._free[0].values())
 
     def free(self) -> Iterator[WorkerSlot]:
-        """The workers that can take a task, idle ones first; until one is given to one of them."""
+        """The workers that can take a task, idle ones first. Valid until a task is given to one of them."""
         return itertools.chain.from_iterable(free.values() for free in self._free)
 
     def busy_ns(self, worker: int, stream: int) -> int | None:
-        """How long a worker's tasks should take; None if it gets none of a stream."""
+        """How long a worker's tasks should take; None if it gets no task of `stream`."""
         slot = self.slots.get(worker)
         if slot is None or slot.retires or slot.late or stream in slot.barred:
             return None
         return sum(self.tasks[task].foreseen_ns for task in slot.tasks)
 
     def bar(self, worker: int, stream: int, why: str, now_s: float) -> bool:
-        """Gives a worker no tasks of a stream for `BARRED_S`; returns whether no other is barred for that reason."""
+        """Gives a worker no tasks of a stream for `BARRED_S`; returns whether this reason is new for the stream."""
         is_new = all(slot.barred.get(stream, (0.0, ""))[1] != why for slot in self.slots.values())
         self.slots[worker].barred[stream] = now_s + BARRED_S, why
         return is_new
 
     def unbar(self, now_s: float) -> None:
-        """Lets workers whose time is up try again."""
+        """Lets workers try again whose `BARRED_S` are over."""
         for slot in self.slots.values():
             for stream in [stream for stream, (until_s, _) in slot.barred.items() if until_s <= now_s]:
                 del slot.barred[stream]
@@ -107,26 +106,26 @@ class Workers:
         self.slots[worker] = self._free[0][worker] = WorkerSlot(worker)
 
     def retire(self, worker: int) -> None:
-        """Gives a worker no more tasks; nothing if it has ended already."""
+        """Gives a worker no more tasks. A worker that has ended is ignored."""
         if (slot := self.slots.get(worker)) is not None:
             slot.retires = True
             self._refile(slot)
 
     @property
     def retired(self) -> list[int]:
-        """Workers that retire and have finished all their tasks."""
+        """Retiring workers that have finished all their tasks."""
         return [slot.id for slot in self.slots.values() if slot.retires and not slot.tasks]
 
     def give(self, slot: WorkerSlot, task_id: int, task: Task) -> None:
         """Gives a worker a task."""
         self.tasks[task_id] = task
-        self._streams[task.stream].chunks.started(task_id, task.chunk.position)
+        self._streams[task.stream].chunks.started(task.chunk.position)
         slot.tasks.append(task_id)
         slot.slow_tasks += task.foreseen_ns > SLOW_NS
         self._refile(slot)
 
     def end(self, worker: int, task_id: int) -> Task | None:
-        """Removes a finished task from its worker; None if the worker was given up on."""
+        """Takes a finished task from its worker; None if the worker does not have it, because it was given up on."""
         slot = self.slots.get(worker)
         if slot is None or task_id not in slot.tasks:
             return None
@@ -136,25 +135,22 @@ class Workers:
         self._refile(slot)
         return self._forget(task_id)
 
-    def lose(self, worker: int) -> list[Task] | None:
+    def lose(self, worker: int) -> list[Task]:
         """Removes a worker that has ended, so that it cannot write any more.
 
-        Returns the tasks that end with it, oldest first; None if `give_up` returned them before.
+        Returns the tasks that end with it, oldest first; none if `give_up` has returned them.
         """
         for task_id in self._stuck.pop(worker, ()):
             self._forget(task_id)
-        slot = self._without(worker)
-        return None if slot is None else [task for t in slot.tasks if (task := self._forget(t)) is not None]
+        return [self._forget(task_id) for task_id in self._without(worker)]
 
-    def give_up(self, worker: int) -> list[Task] | None:
+    def give_up(self, worker: int) -> list[Task]:
         """Gives up on a killed worker that does not end: the kernel may still write rows for it. Returns its tasks."""
-        slot = self._without(worker)
-        if slot is None:
-            return None
-        self._stuck[worker] = slot.tasks
-        return [self.tasks[task_id] for task_id in slot.tasks]
+        task_ids = self._without(worker)
+        self._stuck.setdefault(worker, task_ids)
+        return [self.tasks[task_id] for task_id in task_ids]
 
-    def at(self, stream: int, position: int) -> list[int]:
+    def making(self, stream: int, position: int) -> list[int]:
         """The workers that make this chunk, except stuck ones."""
         return [
             t.worker
@@ -170,10 +166,12 @@ class Workers:
         """Workers whose current task has run for longer than `limit_s`."""
         return [slot.id for slot, task in self.oldest() if task.since_s is not None and now_s - task.since_s > limit_s]
 
-    def _without(self, worker: int) -> WorkerSlot | None:
+    def _without(self, worker: int) -> list[int]:
+        """Removes a worker; returns the tasks that it held."""
         for free in self._free:
             free.pop(worker, None)
-        return self.slots.pop(worker, None)
+        slot = self.slots.pop(worker, None)
+        return [] if slot is None else slot.tasks
 
     def _refile(self, slot: WorkerSlot) -> None:
         """Files a worker again under the number of tasks that it holds."""
@@ -182,8 +180,8 @@ class Workers:
         if slot.takes_more:
             self._free[len(slot.tasks)][slot.id] = slot
 
-    def _forget(self, task_id: int) -> Task | None:
-        task = self.tasks.pop(task_id, None)
-        if task is not None and task.stream in self._streams:
-            self._streams[task.stream].chunks.ended(task_id)
+    def _forget(self, task_id: int) -> Task:
+        task = self.tasks.pop(task_id)
+        if task.stream in self._streams:
+            self._streams[task.stream].chunks.ended(task.chunk.position)
         return task

@@ -227,6 +227,18 @@ def test_out_of_descriptors_the_daemon_says_so_and_does_not_spin(small_server: S
     assert small_server.status()["state"] == "running"
 
 
+def test_one_who_gets_no_line_is_told_why(small_server: SmallServer) -> None:
+    in_the_way = small_server.runtime_dir / "line.sock"
+    in_the_way.touch()
+    with Stranger(small_server, uid=OTHER) as stranger:
+        refused = stranger.receive()
+    in_the_way.unlink()
+    assert isinstance(refused, Refused)
+    assert refused.code == "busy"
+    assert "Address already in use" in refused.text
+    assert "Address already in use" in small_server.log()
+
+
 def test_a_daemon_that_is_ending_takes_any_number_of_signals(small_server: SmallServer) -> None:
     process = small_server.process
     while process.poll() is None:

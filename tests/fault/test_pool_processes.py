@@ -6,8 +6,9 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,9 @@ from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.pipeline.sources import TextLines
 from prepserver.protocol import work
+from prepserver.schedule.events import WorkerLost, WorkerUp
+from prepserver.worker.child import Child
+from prepserver.worker.launch import START_TIMEOUT_S
 from tests.support import leaks
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import PATIENCE_S
@@ -106,3 +110,58 @@ def test_a_file_on_which_indexers_die_is_named(tmp_path: Path, monkeypatch: pyte
         poll.close()
     assert jobs["[abc]"].heard[-1].samples == 3
     assert f"It was reading {tmp_path}/bad.txt: if that is damaged" in jobs["*"].heard[-1].reason
+
+
+class Heard:
+    """Instead of the driver: what has happened to workers."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.happened = self.events.append
+
+
+def test_a_zygote_that_starts_no_worker_is_replaced(tmp_path: Path) -> None:
+    poll, heard = Poll(), Heard()
+    pool = WorkerPool(poll, cast(Any, heard), tuple, Settings(nice=0), 0, tmp_path)
+    pool.start(NOBODY)
+    try:
+        first = pool._zygote.process.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        pool.grow()
+        pool.tick(time.monotonic() + START_TIMEOUT_S - 1)
+        pool.tick(time.monotonic() + START_TIMEOUT_S + 1)
+        _run_until(poll, pool, lambda: heard.events)
+        assert isinstance(heard.events[0], WorkerUp)
+        assert pool._zygote.process.pid != first
+    finally:
+        pool.close(5.0)
+        poll.close()
+
+
+def test_a_worker_that_outlives_its_zygote_may_still_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that waits in the kernel for its storage: its rows are free when it has ended."""
+    poll, heard = Poll(), Heard()
+    pool = WorkerPool(poll, cast(Any, heard), tuple, Settings(nice=0), 1, tmp_path)
+    pool.start(NOBODY)
+    try:
+        _run_until(poll, pool, lambda: heard.events)
+        (up,) = heard.events
+        with monkeypatch.context() as patched:
+            patched.setattr(Child, "ended_by", lambda child, deadline_s: False)
+            pool._zygote.process.kill()
+            _run_until(poll, pool, lambda: len(heard.events) > 2)
+        assert heard.events[1] == WorkerLost(up.worker, stuck=True)
+        _run_until(poll, pool, lambda: len(heard.events) > 3)
+        assert WorkerLost(up.worker) in heard.events[2:]
+    finally:
+        pool.close(5.0)
+        poll.close()
+
+
+def _run_until(poll: Poll, pool: WorkerPool, is_over: Callable[[], Any]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_over():
+        assert time.monotonic() < deadline_s
+        poll.run_once(0.1)
+        pool.tick(time.monotonic())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
@@ -49,12 +51,11 @@ def _validate_workers(coordinator: Coordinator) -> None:
     ]
     assert sorted(held) == sorted(workers.tasks), "tasks that workers hold"
     for stream in coordinator.table.streams.values():
-        known = {t for t, task in workers.tasks.items() if task.stream == stream.id}
-        assert known == stream.chunks.running, f"stream {stream.id}: tasks"
+        running = Counter(task.chunk.position for task in workers.tasks.values() if task.stream == stream.id)
+        assert running == stream.chunks.running, f"stream {stream.id}: tasks"
         if stream.groups is not None:
-            running = {task.chunk.position for task in workers.tasks.values() if task.stream == stream.id}
             aside = {position for chunks in stream.groups.aside.values() for position in chunks}
-            assert not running & aside, f"stream {stream.id}: chunks run and wait"
+            assert not running.keys() & aside, f"stream {stream.id}: chunks run and wait"
             assert not any(map(stream.chunks.is_made, aside)), f"stream {stream.id}: made chunks wait"
     free = {worker for each in workers._free for worker in each}
     assert free == {slot.id for slot in workers.slots.values() if slot.takes_more}, "free workers"

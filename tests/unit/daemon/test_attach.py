@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,3 +68,24 @@ def test_one_without_a_line_is_refused_on_its_lease(pair: tuple[socket.socket, P
     assert not peer.is_listening
     assert decode(client.recv(65536), FROM_LEASE) == OUT_OF_DESCRIPTORS
     assert client.recv(1) == b""
+
+
+def test_without_descriptors_clients_are_refused_again_and_again(tmp_path: Path) -> None:
+    """Also after a look at an empty queue, which the listener takes whenever a client got the last descriptor."""
+    listener = Listener(tmp_path / "attach.sock", Door())
+    clients = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        assert listener.accept() is None
+        for client in clients:
+            client.connect(os.fspath(tmp_path / "attach.sock"))
+            assert listener.accept() is None
+            assert decode(client.recv(65536, socket.MSG_DONTWAIT), FROM_LEASE) == OUT_OF_DESCRIPTORS
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        listener.close()
+        for client in clients:
+            client.close()

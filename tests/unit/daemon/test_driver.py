@@ -218,7 +218,7 @@ def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
     assert len(room.table.streams) == 2
     began_s = NOW_S
     room.tick(began_s)
-    cursor.asks()
+    cursor.note_sync()
     room.tick(began_s + HELD_S)
     assert room.stream(first) == room.stream(late) != room.stream(stops)
     room.is_whole()
@@ -279,7 +279,7 @@ def test_without_memory_to_part_a_job_attaches_anew(room: Room, stranger: bool) 
     now_s = NOW_S
     for _ in range(8):
         room.tick(now_s)
-        cursor.asks()
+        cursor.note_sync()
         now_s += 3.0
     assert (slow.cursor in room.ended()) == stranger
     assert quick.cursor not in room.ended()

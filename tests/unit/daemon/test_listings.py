@@ -197,6 +197,16 @@ def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not(indexing: Indexing) 
     assert "reported nothing for 300 s" in waiting.heard[-1]
 
 
+def test_a_replaced_indexer_may_be_silent_for_as_long(indexing: Indexing) -> None:
+    indexing.listings.want(source("slow"), Waiting(), 1)
+    indexing.now_s = SILENT_S - 1
+    indexing.listings.exited(indexing.children[0], "it was killed")
+    indexing.now_s += 2
+    indexing.listings.tick()
+    assert len(indexing.children) == 2
+    assert indexing.children[1].fileno() >= 0
+
+
 def test_an_indexer_that_fails_at_once_ends_its_listing_only(indexing: Indexing) -> None:
     """It is started in the place of one that nobody waits for any more."""
     waiting = [Waiting() for _ in range(MOST_PER_UID + 1)]

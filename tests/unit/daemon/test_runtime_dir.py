@@ -77,7 +77,7 @@ def test_a_successor_touches_nothing_until_the_lock_is_its_own(tmp_path: Path) -
     successor.remove_attach_socket()
     successor.close()
     assert {path.name: path.read_text() for path in running.path.iterdir()} == before
-    with pytest.raises(AlreadyRunning):
+    with pytest.raises(AlreadyRunning, match=r"waited 0\.02 s, but a prepserver daemon"):
         successor.take(0.02)
     end = threading.Timer(0.05, running.close)
     end.start()

@@ -18,7 +18,17 @@ from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
 from prepserver.protocol.messages import Attach
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.admission import ABSENT_S
-from prepserver.schedule.asked import Asked, Refusal, check, first_of, given_place, line_of, ring_rows, with_files
+from prepserver.schedule.asked import (
+    Asked,
+    Refusal,
+    Start,
+    check,
+    first_of,
+    given_place,
+    line_of,
+    ring_rows,
+    with_files,
+)
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Limits, RankAttaches, RankLeft, RingMade
 from tests.support.consistency import validate
@@ -301,7 +311,7 @@ def test_a_start_is_refused_where_no_epoch_begins() -> None:
 
 def test_a_job_without_any_batch_is_refused() -> None:
     with pytest.raises(Refusal, match="has no batch of batch_size = 25") as e:
-        line_of(asked(batch_size=25, drop_last=True), N, 0, 0, 0, 0)
+        line_of(asked(batch_size=25, drop_last=True), N, Start(0, 0), 0, 0)
     assert e.value.field == "batch_size"
 
 

@@ -43,7 +43,7 @@ from prepserver.schedule.pace import LEAST_SAMPLES
 from prepserver.schedule.parting import NO_ROOM_S, Steps
 from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Suspect, Took
 from prepserver.schedule.story import Noted, Story
-from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES, PUT_AWAY_MOST
+from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES, QUARANTINES_MOST
 from prepserver.schedule.twice import TWICE_S
 from prepserver.schedule.workers import BARRED_S, SLOW_NS
 from tests.support.consistency import validate
@@ -581,8 +581,8 @@ def test_a_worker_that_held_nothing_speaks_against_nobody() -> None:
 
 def test_known_bad_samples_are_kept_by_source() -> None:
     s = scheduler()
-    s.strikes.known("a", ((1, ""), (2, "")))
-    s.strikes.known("a", ((1, ""), (2, ""), (3, "")))
+    s.strikes.set_known("a", ((1, ""), (2, "")))
+    s.strikes.set_known("a", ((1, ""), (2, ""), (3, "")))
     assert s.strikes.quarantined["a", ""] == {1, 2, 3}
     assert not s.strikes.quarantined["b", ""]
 
@@ -686,7 +686,7 @@ def test_a_lane_whose_ops_kill_every_worker_ends() -> None:
     cursor(s, 6, lane=11)
     worker = 1
     s.up(worker)
-    deaths = 2 * PUT_AWAY_MOST  # two for each sample
+    deaths = 2 * QUARANTINES_MOST  # two for each sample
     for number in range(2 * deaths - 2):
         if number == deaths - 2:
             s.made(worker, s.workers.slots[worker].tasks[0])
@@ -748,7 +748,7 @@ def test_a_chunk_made_twice_is_told_when_both_have_made_it() -> None:
     late = _duplicate(s)
     s.made(1, s.workers.slots[1].tasks[0])
     assert told(s.made(2, late)) == [(5, 12)]
-    assert not s.streams[1].half_made
+    assert not s.streams[1].twice
     validate(s)
 
 
@@ -795,8 +795,8 @@ def test_known_bad_samples_do_not_change_under_a_reader() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
-    s.strikes.known("source", ((1, ""),))
-    assert s.strikes.told("source") == []
+    s.strikes.set_known("source", ((1, ""),))
+    assert s.strikes.for_workers("source") == []
 
 
 def test_a_rank_that_has_ended_is_not_heard() -> None:
@@ -848,7 +848,7 @@ def _has_no_job(s: ByHand) -> None:
 
 
 def _runs_nothing(s: ByHand) -> None:
-    s.streams[1].chunks.ended(s.workers.slots[1].tasks[0])
+    s.streams[1].chunks.running.clear()
 
 
 @pytest.mark.parametrize(

@@ -329,6 +329,6 @@ def test_a_job_that_holds_no_row_holds_nobody_back() -> None:
     stream.lanes[1] = Lane(1, ("digest", 0), 8, 0)
     for id in (1, 2):
         stream.cursors[id] = Cursor(id, 1, id, BatchLine(N, 0, 8, 4), 100, 8, 8)
-    stream.chunks.started(1, 0)
+    stream.chunks.started(0)
     assert stream.limit == stream.head
     assert holding_back(stream, 4, is_still=True) == []

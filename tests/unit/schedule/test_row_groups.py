@@ -108,7 +108,7 @@ def test_a_worker_forgets_the_groups_that_it_keeps_no_longer() -> None:
     groups = RowGroups(make_order("none", N, 0).indices, range(8, N + 1, 8), 20)
     assert [groups.given(1, position) for position in (0, 4, 8, 16, 8, 0)] == [False, True, False, False, True, False]
     assert [groups.given(2, position) for position in (0, 0)] == [False, True]
-    assert not groups.anew().given(1, 0)
+    assert not groups.fresh().given(1, 0)
 
 
 def test_what_a_decode_takes_follows_the_latest_ones() -> None:
