@@ -99,7 +99,10 @@ def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any
             elif len(rest) == 1:
                 record[name] = bytes(view[begin + value : begin + value + rest[0]])
             else:
-                array = np.ndarray(rest[1], rest[0], data, begin + value)
+                dtype = np.dtype(rest[0])
+                if dtype.hasobject:  # its bytes would be taken for addresses
+                    raise Damaged
+                array = np.ndarray(rest[1], dtype, data, begin + value)
                 record[name] = (array, tuple(rest[2])) if len(rest) > 2 else array
     except (ValueError, TypeError, SyntaxError, msgpack.UnpackException) as error:  # numpy parses names of types
         raise Damaged from error

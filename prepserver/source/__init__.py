@@ -8,13 +8,14 @@ decoding, rows or jobs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from prepserver.pipeline.source import SourceSpec
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.reader import IndexInfo
+from prepserver.source.reader import MAX_SAMPLES, IndexInfo
 from prepserver.source.readers import READERS
 from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots
 from prepserver.source.samples import Record, Source
@@ -49,7 +50,9 @@ def build_index(
     seen: set[Path] = set()
     while True:
         try:
-            return reader.index(cache_dir, report)
+            info = reader.index(cache_dir, report)
+            # Greater labels are identifiers: nobody counts them as classes, and a message takes no such number.
+            return info if info.num_classes <= MAX_SAMPLES else replace(info, num_classes=0)
         except (BrokenContainerError, SourceError) as error:
             index = discard(error, cache_dir)  # one that looked good, and is damaged far behind its begin
             if index is None or index in seen:

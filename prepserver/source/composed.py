@@ -28,7 +28,7 @@ from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.maps import IndexMap, Interleaved, Picked, Woven
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
-from prepserver.source.reader import IndexInfo, Reader
+from prepserver.source.reader import IndexInfo, Reader, check_count
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.storage.remote import RemoteError
@@ -36,7 +36,6 @@ from prepserver.source.storage.remote import RemoteError
 _VERSION = 1
 """Raise it when a map or a choice of samples changes: another listing is another stream."""
 
-_MAX_SAMPLES = 1 << 40
 _PICKED = "picked"
 
 _AT_ONCE = 256
@@ -86,8 +85,7 @@ class ComposedReader(Reader):
             known = path, Container(path)
         path, container = known
         n = len(self.map(container))
-        if not 1 <= n <= _MAX_SAMPLES:
-            raise SourceError(f"{self.spec.place} has {n} samples; there must be 1 to {_MAX_SAMPLES}")
+        check_count(self.spec, n)
         places = Places()
         for folder in dict.fromkeys([str(path.parent), *(place for each in listed for place in each.places)]):
             places.add_folder(folder)

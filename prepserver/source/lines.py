@@ -35,6 +35,9 @@ _BOM = b"\xef\xbb\xbf"
 _STRETCH = 4096
 """Samples between two whose line number is in the index; other numbers are counted from there, for messages."""
 
+_MOST_COUNTED_BYTES = 64 << 20
+"""Most bytes that are read to count the lines of such a stretch: lines may be long, and memory and time are short."""
+
 U64 = npt.NDArray[np.uint64]
 
 
@@ -214,24 +217,28 @@ class LinesSource(Source):
 
     def name(self, index: int) -> str:
         file = bisect_right(self._firsts, index) - 1
+        place = index - self._firsts[file]
         try:
-            where = f"line {self._number(file, index - self._firsts[file])}"
+            number = self._number(file, place)
         except BrokenContainerError:
             raise
         except OSError:  # the file has changed
-            where = f"sample {index - self._firsts[file]}"
+            number = None
+        where = f"sample {place}" if number is None else f"line {number}"
         return f"{self._files[file]}, {where}"
 
-    def _number(self, file: int, place: int) -> int:
-        """Return the number of a sample's line in its file."""
+    def _number(self, file: int, place: int) -> int | None:
+        """Return the number of a sample's line in its file; None if too much would have to be read to count it."""
         stretch = self._firsts[file] + place - place % _STRETCH
         if self._numbered[0] != stretch:
             count = min(_STRETCH, self._firsts[file + 1] - stretch)
             begins = np.frombuffer(self._container.piece("begins", 8 * stretch, 8 * (stretch + count)), np.uint64)
             before = sum(-(-count // _STRETCH) for count in np.diff(self._firsts[: file + 1]).tolist())
             mark = self._container.rows("numbers", "Q", 8)[before + place // _STRETCH][0]
-            start = int(begins[0])
-            data = self._shards.read(file, start - self._starts[file], int(begins[-1]) - start)
+            start, nbytes = int(begins[0]), int(begins[-1] - begins[0])
+            if nbytes > _MOST_COUNTED_BYTES:
+                return None
+            data = self._shards.read(file, start - self._starts[file], nbytes)
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LF)
             self._numbered = stretch, mark + np.searchsorted(ends, begins - begins[0]).astype(np.uint64)
         return int(self._numbered[1][place % _STRETCH])

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.source.container import Container
 from prepserver.source.errors import library
 
@@ -47,13 +46,11 @@ def run_lengths(given: Any, height: int, width: int) -> bytes:
     map with ``size`` and ``counts``.
 
     Raises:
-        BadOutline: It is none of these, or lies far outside the image.
+        BadOutline: It is neither, or lies far outside the image.
     """
     mask = pycocotools()
     if not given:
         return b""
-    if height * width > DEFAULT_MAX_PIXELS:
-        raise BadOutline(f"is on {height}x{width} pixels, more than {DEFAULT_MAX_PIXELS}")
     if isinstance(given, list):
         return bytes(mask.merge(mask.frPyObjects(_polygons(given, 2 * max(height, width)), height, width))["counts"])
     if not isinstance(given, dict) or given.get("size") != [height, width]:

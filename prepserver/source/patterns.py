@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -49,9 +50,9 @@ def files_of(patterns: Sequence[str], roots: Roots) -> list[str]:
         SourceError: A folder cannot be listed, or a pattern matches no file, or one is named twice.
     """
     found = [path for pattern in patterns for each in expand(pattern) for path in _matching(each, roots)]
-    if len(set(found)) < len(found):
-        twice = next(path for path in found if found.count(path) > 1)
-        raise SourceError(f"{twice} is named twice")
+    ((path, times),) = Counter(found).most_common(1)
+    if times > 1:
+        raise SourceError(f"{path} is named more than once")
     return found
 
 

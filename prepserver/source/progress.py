@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -55,15 +56,14 @@ class Progress:
 
     def _over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
         with ThreadPoolExecutor(at_once) as threads:
-            futures = [threads.submit(work, item) for item in items]
+            futures = deque(threads.submit(work, item) for item in items)
+            done: list[R] = []
             try:
-                left = set(futures)
-                while left:
-                    done, left = wait(left, _PERIOD_S)
-                    for future in done:
-                        future.result()
+                while futures:
+                    if futures[0].done() or wait([futures[0]], _PERIOD_S).done:
+                        done.append(futures.popleft().result())
                     self.found(samples())
             except BaseException:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
-        return [future.result() for future in futures]
+        return done

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.source.cache import IndexCache
 from prepserver.source.container import AGAIN, BrokenContainerError, Container
@@ -24,6 +25,9 @@ from prepserver.source.storage import File, statuses
 # once and not trusted later (git calls such entries "racily clean").
 _COARSEST_TIME_NS = 2 * 10**9
 
+MAX_SAMPLES = 1 << 40
+"""Of a source: orders and messages take no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
@@ -31,7 +35,7 @@ class IndexInfo:
 
     path: Path  # the index file; it never changes
     n: int  # number of samples, at least 1
-    num_classes: int  # labels are below this number
+    num_classes: int  # labels are below this number; 0 if they are too great for a number of classes
     # Of spec and content: the identity of the source. It differs between two folders with equal names inside, such as a
     # resized copy.
     digest: str
@@ -161,13 +165,21 @@ class ScanningReader(Reader):
             "mtimes_ns": [file.version for _, file in scan.files],
             **scan.meta,
         }
-        progress.finished(self.counts(meta)[0])
+        n, _ = self.counts(meta)
+        check_count(self.spec, n)
+        progress.finished(n)
         if not times_ns and "state" in meta:  # a bucket is listed anew each time; a state says that nothing has changed
             for path, container in cache.candidates(self.key):
                 if _version(container.meta) == _version(meta):
                     return path, container
         path = cache.publish(self.key, _version(meta), meta, scan.sections)
         return path, Container(path)
+
+
+def check_count(spec: SourceSpec, n: int) -> None:
+    """Raise `SourceError` if a source has too few samples, or too many."""
+    if not 1 <= n <= MAX_SAMPLES:
+        raise SourceError(f"{spec.place} has {n} samples; there must be 1 to {MAX_SAMPLES}")
 
 
 def _version(meta: Mapping[str, Any]) -> str:

@@ -108,7 +108,7 @@ class Shards:
         descriptor = open_below(self._roots, "the shard", self._paths[shard])
         try:
             self._compare(shard, os.fstat(descriptor))
-        except SampleError:
+        except OSError:
             os.close(descriptor)
             raise
         if len(self._open) >= _OPEN_AT_MOST:

@@ -34,6 +34,13 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
+def _is_folder(entry: os.DirEntry[str], folder: str) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # of where a link leads
+        raise unusable("the target of the link", f"{folder}/{entry.name}", error) from error
+
+
 class LocalTree:
     """A tree of this machine, listed while it is walked; `places` gets those to which links lead.
 
@@ -83,7 +90,7 @@ class LocalTree:
                 with os.scandir(descriptor) as entries:
                     for entry in entries:
                         linked = entry.is_symlink()
-                        if entry.is_dir():
+                        if _is_folder(entry, path):
                             folders.append((entry.name, linked))
                             if linked:
                                 self._places.add_folder(f"{path}/{entry.name}")

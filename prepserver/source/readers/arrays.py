@@ -69,7 +69,10 @@ class _Column:
         """Return the greatest value of a column of labels; raise `BadArrayError` if one is no class number."""
         end, top = self.offset + self.shape[0] * self.row_bytes, 0
         for at in range(self.offset, end, _STEP_BYTES):
-            values = np.frombuffer(file.read(min(_STEP_BYTES, end - at), at), self.dtype)
+            data = file.read(min(_STEP_BYTES, end - at), at)
+            if len(data) < min(_STEP_BYTES, end - at):
+                raise BadArrayError("was cut while it was listed")
+            values = np.frombuffer(data, self.dtype)
             for value in (int(values.min()), int(values.max())):
                 if not 0 <= value < 1 << 63:
                     raise BadArrayError(

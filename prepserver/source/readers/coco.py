@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources.coco import Coco
 from prepserver.source import outlines
@@ -81,7 +82,7 @@ class CocoReader(FileTableReader):
                 mine = [each for each in boxes[number] if self.spec.crowd or not each.crowd]
                 rows = list(self._rows(mine, labels))
                 size = _side("height", images[number]), _side("width", images[number])
-                shapes = [_outline(each, size) for each in mine] if self.spec.masks else []
+                shapes = _outlines(mine, size) if self.spec.masks else []
             except _Fault as fault:
                 objects.add_fault(str(fault), path, number)
             else:
@@ -210,13 +211,19 @@ def _numbers(what: str, name: str, given: Any, count: int) -> list[float]:
     raise _Fault(f"{what} has no {name} of {count} numbers within {MOST_COORDINATE:g}, but {_shown(given)}")
 
 
-def _outline(each: _Annotation, size: tuple[int, int]) -> bytes:
+def _outlines(annotations: list[_Annotation], size: tuple[int, int]) -> list[bytes]:
+    height, width = size
     if not all(size):
         raise _Fault("it has no height and width, which masks need")
-    try:
-        return outlines.run_lengths(each.outline, *size)
-    except outlines.BadOutline as error:
-        raise _Fault(f"the segmentation of annotation {_shown(each.id)} {error}") from error
+    if height * width > DEFAULT_MAX_PIXELS:
+        raise _Fault(f"it has {height}x{width} pixels, more than the limit of {DEFAULT_MAX_PIXELS} for masks")
+    shapes = []
+    for each in annotations:
+        try:
+            shapes.append(outlines.run_lengths(each.outline, height, width))
+        except outlines.BadOutline as error:
+            raise _Fault(f"the segmentation of annotation {_shown(each.id)} {error}") from error
+    return shapes
 
 
 def _side(name: str, image: dict[str, Any]) -> int:

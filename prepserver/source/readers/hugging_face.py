@@ -83,6 +83,7 @@ class HuggingFaceReader(RangesReader):
         for name in (*columns, *filter(None, [label])):
             if name not in batch.schema.names:
                 raise SourceError(f"{path} has no column {name!r}; it has: {', '.join(batch.schema.names)}")
+            batch.column(name).validate(full=True)  # of a damaged file, offsets may lead into other samples
         first = len(listed.keys)
         listed.keys += [b"%d" % number for number in range(first, first + batch.num_rows)]
         if label:

@@ -25,6 +25,7 @@ _PAX_RECORD = re.compile(rb"\d{1,9} (path|size)=")
 _REGULAR = (b"0", b"\0", b"7")
 _NAMING = (b"L", b"x")  # a GNU long name and a pax header: both describe the next member
 _ELSEWHERE = (b"1", b"2", b"S")  # hard and symbolic links, sparse files: their bytes lie in no one place after them
+_WITHOUT_BYTES = (b"1", b"2", b"3", b"4", b"5", b"6")  # nothing follows their headers, whatever size these give
 _FOR_OTHERS = (b"g", b"K")
 
 
@@ -148,6 +149,7 @@ def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tup
             raise ValueError
         kind = header[156:157]
         length = int(given[b"size"]) if b"size" in given and kind in _REGULAR else _number(header[124:136])
+        length *= kind not in _WITHOUT_BYTES
         if length < 0:  # the next header would lie before this one
             raise ValueError
     except ValueError:

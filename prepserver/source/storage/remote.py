@@ -58,6 +58,7 @@ ANY_REDIRECT = "PREPSERVER_REDIRECTS"
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_NAME = re.compile(r'Path ("[^"\n]{1,200}")')
 _UNAVAILABLE = ("5", "429")
 
 
@@ -368,6 +369,12 @@ class Link:
             made = RemoteError("the store gives no ranges of it")
         elif isinstance(error, ValueError):
             made = RemoteError("the store takes no such name")
+        elif isinstance(error, self._obstore.exceptions.InvalidPathError):
+            name = _NAME.search(text)
+            made = RemoteError(
+                f"an object below it cannot be read{f', {name[1]}' if name is not None else ''}: no part of its name "
+                "between slashes may be empty, . or ..; rename it"
+            )
         elif "InvalidCertificate" in text:
             made = Unavailable("the store's certificate is not trusted here")
         else:

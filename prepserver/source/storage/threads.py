@@ -6,6 +6,7 @@ to read a photo.
 
 from __future__ import annotations
 
+import errno
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -49,12 +50,22 @@ class Threads:
         weakref.finalize(self, _end, self._calls, self._threads)
 
     def begin(self, work: Callable[[], T]) -> Call[T]:
-        """Have a call made as soon as a thread is free, in the order of these calls."""
+        """Have a call made as soon as a thread is free, in the order of these calls.
+
+        Raises:
+            OSError: There is no thread, and none can be started.
+        """
         call = Call(work)
         self._calls.put(call)  # type: ignore[arg-type]  # whatever it answers
         if len(self._threads) < self._most:
-            self._threads.append(Thread(target=_serve, args=(self._calls,), name="remote", daemon=True))
-            self._threads[-1].start()
+            thread = Thread(target=_serve, args=(self._calls,), name="remote", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python's way to say that the system has no thread left
+                if not self._threads:
+                    raise OSError(errno.EAGAIN, "the system gives this process no thread to read with") from None
+            else:
+                self._threads.append(thread)
         return call
 
 

@@ -33,6 +33,13 @@ def test_integer_labels_are_taken_as_they_are(tmp_path: Path) -> None:
     assert (info.n, info.num_classes, source.classes()) == (4, 8, [])
 
 
+def test_labels_may_be_identifiers_which_are_no_classes(tmp_path: Path) -> None:
+    """The number of classes would not fit into a message."""
+    info, source = opened(write(tmp_path, f"1.jpg {2**63 - 1}\n2.jpg 0\n"), tmp_path)
+    assert [label for _, label in rows(source)] == [2**63 - 1, 0]
+    assert info.num_classes == 0
+
+
 def test_other_labels_are_sorted_into_classes(tmp_path: Path) -> None:
     info, source = opened(write(tmp_path, "1.jpg dog\n2.jpg cat\n3.jpg 10\n4.jpg dog\n"), tmp_path)
     assert source.classes() == ["10", "cat", "dog"]

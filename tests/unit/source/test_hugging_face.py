@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -71,6 +72,17 @@ def test_files_may_have_batches_without_rows(tmp_path: Path) -> None:
             stream.write_batch(batch)
     source = opened(spec, tmp_path)
     assert [source.read(k)["image"] for k in range(len(source))] == [b"image %d" % k for k in range(4)]
+
+
+def test_a_file_whose_offsets_are_damaged_is_refused(tmp_path: Path) -> None:
+    """They would lead into other samples' bytes."""
+    spec = write(tmp_path / "data", [pa.table({"image": pa.array([b"aaaa", b"bbbb"]), "label": pa.array([0, 1])})])
+    data = _first(tmp_path / "data").read_bytes()
+    offsets = np.array([0, 4, 8], np.int32).tobytes()
+    assert data.count(offsets) == 1
+    _first(tmp_path / "data").write_bytes(data.replace(offsets, np.array([0, 9, 8], np.int32).tobytes()))
+    with pytest.raises(SourceError, match="is damaged, or no Arrow stream: .*offset"):
+        build_index(spec, tmp_path / "cache")
 
 
 def test_progress_counts_samples(tmp_path: Path) -> None:

@@ -106,6 +106,16 @@ def test_a_file_that_is_written_anew_is_another_state(tmp_path: Path) -> None:
     assert other.read(0) == {"text": "cc"}
 
 
+def test_lines_too_long_to_be_counted_are_named_by_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names a bad sample reads no gigabytes for it."""
+    (tmp_path / "a.txt").write_text("\n" + "long line\n" * 20)
+    source, _ = opened(TextLines(tmp_path / "a.txt"), tmp_path)
+    monkeypatch.setattr("prepserver.source.lines._MOST_COUNTED_BYTES", 100)
+    assert source.name(7).endswith("a.txt, sample 7")
+    monkeypatch.undo()
+    assert source.name(7).endswith("a.txt, line 9")
+
+
 def test_patterns_name_files_in_order(tmp_path: Path) -> None:
     for name in ("b/2", "b/10", "a/1", "a/.hidden", "c/9"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -119,7 +129,7 @@ def test_patterns_name_files_in_order(tmp_path: Path) -> None:
         (tmp_path / "none" / "*", "no file matches"),
         (tmp_path / "none", "does not exist"),
         (tmp_path / "b", r"is not a file; name its files, such as .*/b/\*"),
-        ([tmp_path / "b" / "2", tmp_path / "b" / "?"], "b/2 is named twice"),
+        ([tmp_path / "b" / "2", tmp_path / "b" / "?"], "b/2 is named more than once"),
     ):
         with pytest.raises(SourceError, match=said):
             build_index(TextLines(path), tmp_path / "cache")

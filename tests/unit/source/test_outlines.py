@@ -93,6 +93,13 @@ def test_an_image_without_a_size_has_no_mask(tmp_path: Path) -> None:
             build_index(outlined(tmp_path / said[:3], [BIG], width=width), tmp_path / "cache")
 
 
+def test_an_image_without_objects_needs_a_size_for_its_mask_too(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools")
+    for width, said in ((0, "it has no height and width, which masks need"), (10**8, "pixels, more than the limit")):
+        with pytest.raises(SourceError, match=said):  # it is the only image
+            build_index(outlined(tmp_path / said[:5], width=width), tmp_path / "cache")
+
+
 def test_another_outline_is_another_content(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     found = [

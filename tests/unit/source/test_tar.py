@@ -107,6 +107,20 @@ def test_a_negative_size_in_a_pax_header_is_damage(tmp_path: Path) -> None:
         build_index(Tar(tmp_path / "a.tar", label=None), tmp_path / "cache")
 
 
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE])
+def test_no_bytes_follow_a_header_of_no_file(kind: bytes, tmp_path: Path) -> None:
+    """Some writers give links the size of what they lead to, and tarfile ignores it."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        link = tarfile.TarInfo("other.txt")
+        link.type, link.linkname, link.size = kind, "1.jpg", 1000
+        archive.addfile(link)
+        image = tarfile.TarInfo("1.jpg")
+        image.size = 3
+        archive.addfile(image, io.BytesIO(b"one"))
+    source, info = opened(Tar(tmp_path / "a.tar", label=None), tmp_path)
+    assert (info.n, source.read(0)) == (1, {"image": b"one"})
+
+
 def test_what_an_older_release_listed_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.tar", {"a.jpg": b"a", "a.cls": b"0"})
     os.utime(tmp_path / "a.tar", (0, 0))
