@@ -44,7 +44,7 @@ def build_index(
             `OutsideRootsError` says that the dataset does not lie in the roots.
     """
     reader = READERS[type(spec)](spec, roots or ANYWHERE)
-    for part in spec.parts():  # first, so that no later error tells anything about what is outside
+    for part in spec.parts():  # first, so that no later error reveals what lies outside
         for name, path in part.named_paths():
             reader.roots.check_path(f"the {name} of {type(part).__name__}", path)
     seen: set[Path] = set()
@@ -54,7 +54,7 @@ def build_index(
             # Greater labels are identifiers: nobody counts them as classes, and a message takes no such number.
             return info if info.num_classes <= MAX_SAMPLES else replace(info, num_classes=0)
         except (BrokenContainerError, SourceError) as error:
-            index = discard(error, cache_dir)  # one that looked good, and is damaged far behind its begin
+            index = discard(error, cache_dir)  # its header was good, and a page far inside it is damaged
             if index is None or index in seen:
                 if isinstance(error, SourceError):
                     raise
@@ -63,12 +63,12 @@ def build_index(
 
 
 def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) -> Source:
-    """Open a dataset by its index; 0.1 ms, however many samples it has. What is damaged in it shows when it is read.
+    """Open a dataset by its index: 0.1 ms for any number of samples. Damage inside the index shows when it is read.
 
     Args:
         spec: The spec that the index was built from.
         index_path: `IndexInfo.path`.
-        roots: Where every file must lie that is read; a file outside is a bad sample.
+        roots: Where each file must lie; one that lies outside is a bad sample.
 
     Raises:
         SourceError: The index is gone, damaged, or belongs to another dataset.

@@ -1,4 +1,4 @@
-"""Reports how far a scan is, at next to no cost."""
+"""Reports the progress of a scan, at next to no cost."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PERIOD_S = 0.1
 
 
 def one_by_one(begins: Callable[[str], None]) -> None:
-    """Have this process list files one by one, and tell of each before it begins: one of them may end the process."""
+    """Have this process list files one by one, and name each before it begins: one of them may end the process."""
     global _begins  # an indexer lists one source, and ends
     _begins = begins
 
 
 class Progress:
-    """Passes a growing count of files on, at most ten times a second, and once the final one.
+    """Passes on a growing count of files, at most ten times a second, and once the final count.
 
-    An exception from `report` ends the scan: that cancels one.
+    An exception from `report` cancels the scan.
     """
 
     def __init__(self, report: Callable[[int], None]) -> None:
@@ -41,9 +41,9 @@ class Progress:
             self.finished(count)
 
     def over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
-        """Return what `work` returns for each item, the name of a file or folder; an error from it ends the scan.
+        """Return what `work` returns for each item, the name of a file or folder; the first error ends the scan.
 
-        That is done in `at_once` threads, because it waits for storage more than it computes. Meanwhile the number of
+        The work runs in `at_once` threads, because it waits for storage more than it computes. Meanwhile the number of
         `samples` so far is reported.
         """
         if _begins is None:

@@ -1,4 +1,4 @@
-"""What reads a source: it lists the dataset, tells whether a listing is current, and reads samples by it."""
+"""Readers: they list a dataset, check whether a listing is current, and read samples by it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_SAMPLES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """What is known of a dataset once it is indexed; digests are SHA-256 in hex."""
+    """An indexed dataset; digests are SHA-256 in hex."""
 
     path: Path  # the index file; it never changes
     n: int  # number of samples, at least 1
@@ -42,9 +42,9 @@ class IndexInfo:
     content_digest: str  # of labels, relative paths and class names alone: it stays when a dataset moves
     places: tuple[str, ...]  # folders that hold all files that `Reader.open` and `Source.read` open
     classes: tuple[str, ...] = ()  # see `Source.classes`
-    # Ends of runs of samples that are decoded together; neighbours are one if they are more than `MAX_ROW_GROUPS`.
+    # Ends of runs of samples that are decoded together; with more than `MAX_ROW_GROUPS`, neighbours count as one.
     row_groups: tuple[int, ...] = ()
-    kept_rows: int = 0  # samples of such runs that a worker keeps decoded
+    kept_rows: int = 0  # how many samples of such runs a worker keeps decoded
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Scan:
     """The content of a new index."""
 
     # Plain values, among them ``n``, ``num_classes`` and ``content_digest``; see `IndexInfo`. ``state``, if present, is
-    # a digest of sizes and versions: it tells apart two states with equal ``content_digest``.
+    # a digest of sizes and versions: it distinguishes two states with equal ``content_digest``.
     meta: dict[str, Any]
     sections: dict[str, memoryview]  # bytes by name
     places: Places  # where the dataset's files lie
@@ -61,17 +61,17 @@ class Scan:
 
 
 class Reader(ABC):
-    """How one kind of source, which lies below the roots, is read. Indexers list it and workers read it."""
+    """Reads one kind of source, which must lie below the roots. Indexers list it and workers read it."""
 
-    source: Callable[[Container, Any, Roots], Source]  # what `read_by` calls, if it is no other
-    edition: ClassVar[str] = ""  # another one where the same files are listed otherwise than by an older release
+    source: Callable[[Container, Any, Roots], Source]  # what `read_by` calls by default
+    edition: ClassVar[str] = ""  # changes when a release lists the same files in another way
 
     def __init__(self, spec: Any, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
 
     @property
     def key(self) -> str:
-        """The name of the spec in the cache of indexes."""
+        """The spec's name in the cache of indexes."""
         return f"{self.spec.digest[:32]}{self.edition}"
 
     @abstractmethod
@@ -90,13 +90,13 @@ class Reader(ABC):
                 raise SourceError(f"the index {index_path} belongs to another dataset")
             return self.read_by(container)
         except OSError as error:
-            # Its text: a second name for the error would be a cycle through this frame, which keeps the file open.
+            # Only the text is kept: a name for the error would be a cycle through this frame, which holds the file.
             said = str(error) if isinstance(error, BrokenContainerError) else f"{index_path}: {error}; {AGAIN}"
             raise SourceError(f"cannot open the index {said}") from error
 
 
 class ScanningReader(Reader):
-    """A reader of a dataset that must be scanned: a cache keeps its indexes, which serve until something changes."""
+    """A reader of a dataset that must be scanned. A cache keeps its indexes, which are used until something changes."""
 
     @abstractmethod
     def scan(self, progress: Progress) -> Scan:
@@ -108,7 +108,7 @@ class ScanningReader(Reader):
         """
 
     def is_current(self, container: Container) -> bool:
-        """Say whether all that an index was built from is unchanged: by default `Scan.files`. About 2 us a file.
+        """Say whether everything that an index was built from is unchanged: by default `Scan.files`. About 2 us a file.
 
         Raises:
             OSError: It has changed, or the index is damaged.
@@ -117,7 +117,7 @@ class ScanningReader(Reader):
         return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
 
     def check_roots(self, container: Container) -> None:
-        """Raise `OutsideRootsError` unless all that an index names lies in the roots: by default `Scan.files`."""
+        """Raise `OutsideRootsError` if something that an index names lies outside: by default, of `Scan.files`."""
         for path in container.meta["files"]:
             self.roots.check_path("the file", path)
 
@@ -168,7 +168,7 @@ class ScanningReader(Reader):
         n, _ = self.counts(meta)
         check_count(self.spec, n)
         progress.finished(n)
-        if not times_ns and "state" in meta:  # a bucket is listed anew each time; a state says that nothing has changed
+        if not times_ns and "state" in meta:  # a bucket is listed each time; an equal state means that nothing changed
             for path, container in cache.candidates(self.key):
                 if _version(container.meta) == _version(meta):
                     return path, container

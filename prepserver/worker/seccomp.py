@@ -35,8 +35,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274),
     "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
     "mq_unlink": (241, 181),
-    # what Landlock does not rule: owners, modes, times and attributes of any file that a path reaches; and, before Linux
-    # 6.2, its length
+    # what Landlock does not control: owners, modes, times and attributes of any file that a path reaches, and before
+    # Linux 6.2 its length
     "truncate": (76, 45),
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),

@@ -63,7 +63,7 @@ class PluginReader(ScanningReader):
 
 
 class PluginSource(Source):
-    """A `Source` over a Dataset, which has so many samples and these classes."""
+    """A `Source` over a Dataset with this number of samples and these classes."""
 
     def __init__(self, spec: Plugin, dataset: Any, samples: int, classes: list[str]) -> None:
         self._spec, self._dataset, self._samples, self._classes = spec, dataset, samples, classes

@@ -97,7 +97,7 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
         ("l.csv", "a.jpg,1\nb.jpg\n", "line 2: 1 columns"),
         ("l.csv", "a.jpg,1\nb.jpg,2,3\n", "line 2: 3 columns"),
         ("l.csv", "a.jpg,1\nb.jpg,\n", "line 2: needs a path and a label"),
-        ("l.csv", 'a.jpg,1\n"b.jpg,2\n', "line 2: unexpected end of data"),
+        ("l.csv", 'a.jpg,1\n"b.jpg,2\n', "line 2: it is not CSV, unexpected end of data"),
         ("l.csv", "filename,class\na.jpg,1\nb.jpg,0\n", r"line 1: .*'class' .*only one.*integer.*path,label"),
     ],
 )
@@ -111,8 +111,8 @@ def test_a_missing_list_a_folder_and_a_fifo_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, message in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path, "is not a file"),
-        (tmp_path / "fifo", "is not a file"),
+        (tmp_path, "is not a regular file"),
+        (tmp_path / "fifo", "is not a regular file"),
     ):
         with pytest.raises(SourceError, match=message):
             build_index(FileList(str(path)), tmp_path / "cache")

@@ -81,7 +81,7 @@ def test_a_file_whose_offsets_are_damaged_is_refused(tmp_path: Path) -> None:
     offsets = np.array([0, 4, 8], np.int32).tobytes()
     assert data.count(offsets) == 1
     _first(tmp_path / "data").write_bytes(data.replace(offsets, np.array([0, 9, 8], np.int32).tobytes()))
-    with pytest.raises(SourceError, match="is damaged, or no Arrow stream: .*offset"):
+    with pytest.raises(SourceError, match=r"is damaged, or not an Arrow stream: .*offset"):
         build_index(spec, tmp_path / "cache")
 
 
@@ -107,14 +107,14 @@ def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (lambda d: (d / "state.json").unlink(), r"state.json does not exist"),
-        (lambda d: (d / "state.json").write_text("{"), "state.json is no JSON"),
+        (lambda d: (d / "state.json").write_text("{"), "state.json is not JSON"),
         (lambda d: (d / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'), "names no files"),
         (lambda d: (d / "state.json").write_text('{"_data_files": 3}'), "names no files"),
         (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": ["a", "b"]}'), "one: .*/a, .*/b"),
         (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": 3}'), "state.json does not exist"),
         (lambda d: _first(d).write_bytes(b""), "is empty: write the dataset again"),
-        (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or no Arrow stream"),
-        (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or no Arrow stream"),
+        (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or not an Arrow stream"),
+        (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or not an Arrow stream"),
         (lambda d: _first(d).unlink(), r"the file .*arrow does not exist"),
     ],
 )  # fmt: skip
@@ -138,8 +138,8 @@ def _first(folder: Path) -> Path:
     [
         ({}, {"image": "photo"}, "has no column 'photo'; it has: image, label"),
         ({}, {"image": "label"}, "column 'label' is int64; it must hold encoded images"),
-        ({"label": pa.array(["a", "b"])}, {}, "column 'label' is string; labels must be integers"),
-        ({"label": pa.array([1, None])}, {}, "and no nulls"),
+        ({"label": pa.array(["a", "b"])}, {}, "column 'label' is string with 0 nulls; labels must be integers"),
+        ({"label": pa.array([1, None])}, {}, "without nulls"),
         ({"label": pa.array([1, -1])}, {}, "integers from 0"),
     ],
 )
@@ -195,5 +195,5 @@ def test_the_spec_travels_and_checks_its_names() -> None:
 def test_a_state_that_is_hostile_is_an_error_in_words(state: str, tmp_path: Path) -> None:
     spec = write(tmp_path / "data", [table(2)])
     (tmp_path / "data" / "state.json").write_text(state)
-    with pytest.raises(SourceError, match=r"state\.json (is no JSON|names no files)"):
+    with pytest.raises(SourceError, match=r"state\.json (is not JSON|names no files)"):
         build_index(spec, tmp_path / "cache")

@@ -103,7 +103,7 @@ def test_a_negative_size_in_a_pax_header_is_damage(tmp_path: Path) -> None:
         member = tarfile.TarInfo("a.jpg")
         member.pax_headers = {"size": str(-3 * tarfile.BLOCKSIZE)}
         archive.addfile(member)
-    with pytest.raises(SourceError, match="is damaged, or no tar: there is no header at byte 1024"):
+    with pytest.raises(SourceError, match="is damaged, or not a tar: there is no header at byte 1024"):
         build_index(Tar(tmp_path / "a.tar", label=None), tmp_path / "cache")
 
 
@@ -177,7 +177,7 @@ def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
         (lambda data: data[:2560], r"a.tar may be cut off: it ends at byte 2560, within sample a or .*label .cls"),
         (lambda data: data[:1600], r"a.tar is cut off: a file at byte 1024 of 1600 has 700 bytes"),
         (lambda data: data[:1100], r"there is no header at byte 1024 of 1100|is cut off"),
-        (lambda data: b"no tar at all" * 100, "is damaged, or no tar: there is no header at byte 0 of 1300"),
+        (lambda data: b"no tar at all" * 100, "is damaged, or not a tar: there is no header at byte 0 of 1300"),
         (lambda data: b"", "a.tar is empty"),
         (gzip.compress, r"a.tar is compressed \(gzip\), so no sample can be read alone: unpack it once"),
         (lambda data: b"BZh91AY&SY" + data, r"is compressed \(bzip2\)"),

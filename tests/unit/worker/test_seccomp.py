@@ -16,9 +16,9 @@ ALLOW, KILL = "allow", "kill"
 NUMBERS = {  # of x86-64, of aarch64
     "read": (0, 63), "openat": (257, 56), "pread64": (17, 67), "mmap": (9, 222), "recvmsg": (47, 212),
     "sendto": (44, 206), "futex": (202, 98), "landlock_restrict_self": (446, 446), "exit_group": (231, 94),
-    "execve": (59, 221), "truncate": (76, 45), "socket": (41, 198), "connect": (42, 203), "ptrace": (101, 117), "utimensat": (280, 88),
+    "execve": (59, 221), "socket": (41, 198), "connect": (42, 203), "ptrace": (101, 117), "utimensat": (280, 88),
     "io_uring_setup": (425, 425), "clone3": (435, 435), "clone": (56, 220), "tgkill": (234, 131), "kill": (62, 129),
-    "prlimit64": (302, 261), "fcntl": (72, 25), "prctl": (157, 167),
+    "prlimit64": (302, 261), "fcntl": (72, 25), "prctl": (157, 167), "truncate": (76, 45),
 }  # fmt: skip
 
 
