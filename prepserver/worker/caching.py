@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prepserver.cache.store import Store
-from prepserver.source import Record, Source
+from prepserver.source import Record
+from prepserver.worker.reading import read_patiently
 from prepserver.worker.streams import Stream, Target
 
 _STAMP = (1 << 64) - 1  # as much of a stamp as an entry holds
@@ -48,22 +49,22 @@ class Caching:
         except Exception:  # noqa: BLE001 - its file is gone, or worse: reading it says what is wrong
             return None
 
-    def read(self, index: int, stamp: int | None, read: Callable[[Source, int], Record]) -> Record:
+    def read(self, index: int, stamp: int | None) -> Record:
         """The sample as it is stored: from a cache, or read, and kept if there is room."""
         cache = self._stream.cache
         if cache is None or stamp is None:
-            return read(self._stream.source, index)
+            return read_patiently(self._stream.source, index)
         record = cache.get(index, stamp)
         if record is None:
-            record = read(self._stream.source, index)
+            record = read_patiently(self._stream.source, index)
             cache.put(index, stamp, record)
         return record
 
-    def ready(self, index: int, target: int, read: Callable[[Source, int], Record]) -> Ready:
+    def ready(self, index: int, target: int) -> Ready:
         """A sample for one target, from its caches, or read, and kept if there is room."""
         stamp = self.stamp(index)
         found = self.hits(index, stamp, (target,))
-        return found[0] if found else self.keep(index, stamp, self.read(index, stamp, read), (target,))[0]
+        return found[0] if found else self.keep(index, stamp, self.read(index, stamp), (target,))[0]
 
     def hits(self, index: int, stamp: int | None, where: tuple[int, ...]) -> list[Ready]:
         """What caches hold of a sample after the heads of pipelines."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prepserver.source import Record, SampleError, Source
+from prepserver.source import SampleError
 from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
 from prepserver.transform.mixing import Mixer
 from prepserver.transform.rows import NextTarget
@@ -18,12 +18,10 @@ TRIES = 9
 
 
 class Partners:
-    """The other samples of the rows of some lanes, which `read` reads."""
+    """The other samples of the rows of some lanes."""
 
-    def __init__(
-        self, stream: Stream, targets: Sequence[Target], caches: Caching, read: Callable[[Source, int], Record]
-    ) -> None:
-        self._stream, self._targets, self._caches, self._read = stream, targets, caches, read
+    def __init__(self, stream: Stream, targets: Sequence[Target], caches: Caching) -> None:
+        self._stream, self._targets, self._caches = stream, targets, caches
 
     def make(
         self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None], step: NextTarget
@@ -56,7 +54,7 @@ class Partners:
             if index in self._stream.quarantined or index in self._targets[t].quarantined:
                 continue
             try:
-                ready = self._caches.ready(index, t, self._read)
+                ready = self._caches.ready(index, t)
                 return _part(mixer, ready, SampleKey(key.seed, key.pass_, index), number, mix, step)
             except SampleError as error:
                 reason = error.reason

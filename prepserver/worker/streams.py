@@ -37,7 +37,7 @@ class Target(NamedTuple):
     """A lane."""
 
     makers: Sequence[RowMaker]  # one for each view (`prepserver.transform.row_makers`)
-    taken: Sequence[RowField]  # fields that are copied from the record, after all others are made
+    copied: Sequence[RowField]  # fields that are copied from the record, after all others are made
     rows: Rows  # where the rows go
     quarantined: set[int]  # indices that are bad for this pipeline: workers died or hung in it
     head: Head  # what its pipeline has in common with others: see `prepserver.pipeline.caching`
@@ -47,7 +47,7 @@ class Target(NamedTuple):
     mixers: Sequence[Mixer] = ()
 
     @property
-    def only_takes(self) -> bool:
+    def only_copies(self) -> bool:
         """Whether all fields are copied from the record."""
         return not any(maker.fields for maker in self.makers)
 
@@ -61,9 +61,9 @@ class Target(NamedTuple):
         """The lane of a pipeline."""
         makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}
-        taken = [field for field in pipeline.fields if field.name not in made]
+        copied = [field for field in pipeline.fields if field.name not in made]
         tails = row_makers(pipeline, head.count)
-        return cls(makers, taken, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
+        return cls(makers, copied, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
 
     @property
     def head_maker(self) -> HeadMaker:
