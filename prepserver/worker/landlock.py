@@ -1,4 +1,4 @@
-"""Which files a process may open: the kernel's Landlock checks every path, without privileges, irrevocably.
+"""Restricts which files a process may open, by the kernel's Landlock: irrevocably, and without privileges.
 
 Landlock does not control modes, owners, times and attributes; `seccomp` refuses these.
 """
@@ -27,7 +27,7 @@ _NETWORK_SINCE, _SCOPES_SINCE = 4, 6  # no TCP; no signals and no abstract socke
 
 
 def version() -> int:
-    """This kernel's version of the interface; `OSError` if it has none or refuses to answer."""
+    """This kernel's version of the interface; raises `OSError` if it has none or refuses to answer."""
     return call(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 

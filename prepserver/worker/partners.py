@@ -1,4 +1,4 @@
-"""Rows of several samples: reads the others, passes over bad ones, and has the row made of all."""
+"""Rows that mix several samples: reads the partners, passes over bad ones, and makes the row from all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepserver.worker.caching import Caching, Ready
 from prepserver.worker.streams import Stream, Target
 
 TRIES = 9
-"""A partner and the next samples by index, of which the first good one is taken."""
+"""How many samples are tried for a partner: itself and the next ones by index. The first good one is taken."""
 
 
 class Partners:
@@ -31,7 +31,7 @@ class Partners:
         `mark` (see `fill`) is called before each partner is read, and again for the row's own sample.
 
         Raises:
-            BadSample: The own sample is bad, or a partner and all that could take its place are.
+            BadSample: The row's own sample is bad, or a partner and all that could replace it are.
         """
         for mixer in self._targets[t].mixers:
             mix = mixer.parts.mix(self._stream.order.samples, key)
@@ -61,8 +61,8 @@ class Partners:
             except Exception as error:
                 if is_shortage(error):
                     raise
-                reason = str(error)  # it is told at the partner's own place
-        reason = f"no partner can be had from sample {partner} on: {reason or 'quarantined'}"
+                reason = str(error)  # it is reported where the partner has its own row
+        reason = f"none of {TRIES} samples from {partner} on can be its partner: {reason or 'quarantined'}"
         raise BadSample(reason, {0: reason})
 
 

@@ -1,8 +1,8 @@
-"""The system calls that a worker may not make: a filter in the kernel, which cannot be removed.
+"""Refuses system calls that a worker does not need, by a filter in the kernel that cannot be removed.
 
 `program` builds the filter for one machine type; `install` gives it to the kernel. The filter lists refused calls and
 lets others through, because an allow-list would break with the next libc or torch. A refused call fails with EPERM,
-which libraries can handle; only a call by another machine type's convention kills.
+which libraries can handle; only a call by another machine type's convention kills the process.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ _CLONE_THREAD = 0x00010000
 _TO_ITSELF = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
               "rt_tgsigqueueinfo": (297, 240), "prlimit64": (302, 261)}  # fmt: skip
 
-# Which argument says what is asked for, and what may not be asked for.
+# Numbers of the call, the place of the argument that is its command, and the commands that are refused.
 _COMMANDS: dict[str, tuple[tuple[int, int], int, tuple[int, ...]]] = {
-    # F_SETOWN, F_SETSIG, F_SETOWN_EX: a descriptor that signals another process
+    # F_SETOWN, F_SETSIG, F_SETOWN_EX: have a descriptor signal another process
     "fcntl": ((72, 25), 1, (8, 10, 15)),
-    # FIOSETOWN, SIOCSPGRP: the same; TIOCSTI, TIOCLINUX: keys typed into the daemon's terminal
+    # FIOSETOWN, SIOCSPGRP: the same; TIOCSTI, TIOCLINUX: type keys into the daemon's terminal
     "ioctl": ((16, 29), 1, (0x8901, 0x8902, 0x5412, 0x541C)),
-    "prctl": ((157, 167), 0, (1,)),  # PR_SET_PDEATHSIG, by which it ends with the zygote
+    "prctl": ((157, 167), 0, (1,)),  # PR_SET_PDEATHSIG, which ties it to the zygote
 }
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
@@ -89,7 +89,7 @@ _SPEC_ALLOW = 1 << 2
 
 
 def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
-    """The filter of process `pid`, an array of ``struct sock_filter``; it may make the calls `allowed` nevertheless."""
+    """The filter of process `pid`, an array of ``struct sock_filter``; the calls `allowed` are left out of it."""
     column = list(MACHINES).index(machine)
     code = [_op(_LOAD, _MACHINE), _op(_EQUAL, MACHINES[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     if machine == "x86_64":
@@ -112,7 +112,11 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
 
 
 def install(allowed: Container[str] = ()) -> None:
-    """Filters this process, which must have set no_new_privs; `OSError` if the kernel or the machine has no filter."""
+    """Filters this process, which must have set no_new_privs.
+
+    Raises:
+        OSError: The kernel refuses, or there is no filter for this machine type.
+    """
     machine = platform.machine()
     if machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"there is no filter for {machine}")
@@ -142,7 +146,7 @@ def _argument(place: int) -> bytes:
 
 
 def _among(values: Iterable[int], argument: int, *, inside: bool) -> list[bytes]:
-    """Allows the call if its argument is one of `values`, or, without `inside`, none of them."""
+    """Allows the call if its argument is one of `values`; without `inside`, if it is none of them."""
     hit, miss = _op(_RETURN, _ALLOW), _refuse(errno.EPERM)
     if not inside:
         hit, miss = miss, hit
