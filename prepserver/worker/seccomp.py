@@ -62,8 +62,11 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 
 _INTERNET = (2, 10, 16)  # AF_INET, AF_INET6, and AF_NETLINK, by which libc learns which of them there are
 
-_CLONE, _CLONE3 = (56, 220), (435, 435)
-_CLONE_THREAD = 0x00010000
+_CLONE, _CLONE_THREAD = (56, 220), 0x00010000
+_OPENS, _O_TRUNC = {"openat": ((257, 56), 2), "open": ((2, None), 1)}, 0o1000  # which argument has the flags
+
+_IN_MEMORY = {"clone3": (435, 435), "openat2": (437, 437)}
+"""Their flags are in memory, which no filter can read: they fail as if they did not exist, and libc uses others."""
 
 # Allowed only where the first argument is this process: signals, and limits (0 means itself there).
 _TO_ITSELF = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
@@ -98,8 +101,13 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
         number = numbers[column]
         if number is not None and name not in allowed:
             code += [_op(_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
-    # The flags of clone3 are in memory, which no filter can read; libc uses clone if clone3 does not exist.
-    code += [_op(_EQUAL, _CLONE3[column], 0, 1), _refuse(errno.ENOSYS)]
+    for numbers in _IN_MEMORY.values():
+        code += [_op(_EQUAL, numbers[column], 0, 1), _refuse(errno.ENOSYS)]
+    # Landlock before Linux 6.2 lets a process empty a file that it may only read.
+    for numbers, flags in _OPENS.values():
+        emptying = [_argument(flags), _op(_ANY_BIT, _O_TRUNC, 0, 1), _refuse(errno.EPERM), _op(_RETURN, _ALLOW)]
+        if (number := numbers[column]) is not None:
+            code += _only_for(number, emptying)
     if "socket" in allowed:
         code += _only_for(_REFUSED["socket"][column] or 0, _among(_INTERNET, 0, inside=True))
     thread = [_argument(0), _op(_ANY_BIT, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM), _op(_RETURN, _ALLOW)]

@@ -237,14 +237,14 @@ cache, other = map(Path, sys.argv[1:])
 parts = sandbox.find_out()
 sandbox.confine(parts, indexer.CALLS)
 sandbox.Seal(parts).close(["/"], writable=[str(cache)])
-(cache / "new").write_bytes(b"1")
+(cache / "new").open("xb").write(b"1")  # as tempfile does
 os.utime(cache)
 (cache / "new").rename(cache / "renamed")
 (cache / "renamed").unlink()
 (other / "there").read_bytes()
 for attempt in (
     lambda: (other / "there").open("r+b"),
-    lambda: (other / "new").open("wb"),
+    lambda: (other / "new").open("xb"),
     lambda: (other / "there").unlink(),
     lambda: os.kill(os.getppid(), 0),
 ):
