@@ -89,9 +89,12 @@ class Container:
         encoded, crcs = self._bytes(_PREFIX_BYTES, meta_bytes), self._bytes(end, _CRC.size * pages)
         if prefix[_HEADER.size :] != _head_crc(prefix[: _HEADER.size], encoded, crcs):
             raise self._broken("the checksum of its header is wrong")
-        content = json.loads(encoded)
-        self.meta: dict[str, Any] = content["meta"]
-        self._sections: dict[str, list[int]] = content["sections"]
+        try:
+            content = json.loads(encoded)
+            self.meta: dict[str, Any] = dict(content["meta"])
+            self._sections: dict[str, list[int]] = dict(content["sections"])
+        except (ValueError, KeyError, TypeError, RecursionError):  # a stranger may have written it, checksums and all
+            raise self._broken("its metadata cannot be read") from None
         self._crcs = memoryview(crcs).cast("I")
         self._is_new = bytearray(b"\1" * pages)  # by page: 1 until its CRC has been compared
 
@@ -128,7 +131,7 @@ class Container:
         if name not in self._sections:
             raise self._broken(f"no section {name}")
         begins, length = self._sections[name]
-        if not 0 <= begins <= begins + length <= self._length:  # a stranger may have written it, checksums and all
+        if not 0 <= begins <= begins + length <= self._length:  # as above
             raise self._broken(f"its {name} are bytes {begins} to {begins + length} of {self._length}")
         return begins, length
 
