@@ -103,12 +103,7 @@ class Container:
             os.close(self._file)
 
     def section(self, name: str) -> bytes:
-        """Return a whole section.
-
-        Raises:
-            BrokenContainerError: There is no such section, or it is damaged.
-            OSError: It cannot be read.
-        """
+        """Return a whole section; raises `BrokenContainerError` if it is missing or damaged, else `OSError`."""
         return self._read(*self._place(name))
 
     def piece(self, name: str, start: int, end: int) -> bytes:

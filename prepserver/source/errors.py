@@ -31,11 +31,7 @@ class SampleError(OSError):
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """Import a module of an optional library.
-
-    Raises:
-        SourceError: It is missing; the text says `what` needs it, and which `extra` of prepserver installs it.
-    """
+    """Import an optional module, or raise `SourceError`: it says `what` needs it, and which `extra` installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -120,11 +120,7 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
 
 
 def install(allowed: Container[str] = ()) -> None:
-    """Filters this process, which must have set no_new_privs.
-
-    Raises:
-        OSError: The kernel refuses, or there is no filter for this machine type.
-    """
+    """Filters this process, which must have set no_new_privs; raises `OSError` if kernel or machine has no filter."""
     machine = platform.machine()
     if machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"there is no filter for {machine}")

@@ -40,10 +40,7 @@ class Call(Generic[T]):
 
 
 class Threads:
-    """Threads, up to `most`, that make calls: each call starts one until there are enough. Calls raise nothing.
-
-    One thread owns this object.
-    """
+    """Threads for calls that raise nothing: each call starts one, up to `most`. One owner thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
