@@ -91,10 +91,8 @@ class HuggingFaceReader(RangesReader):
         if label:
             numbers = batch.column(label)
             if numbers.null_count or str(numbers.type) not in _INTEGERS or min(numbers.to_pylist(), default=0) < 0:
-                raise SourceError(
-                    f"{path}: column {label!r} is {numbers.type} with {numbers.null_count} nulls; labels must be "
-                    "integers from 0, without nulls"
-                )
+                found = f"{numbers.type}{f' with {numbers.null_count} nulls' * bool(numbers.null_count)}"
+                raise SourceError(f"{path}: column {label!r} is {found}; labels must be integers from 0, without nulls")
             listed.labels.extend(numbers.to_pylist())
         else:
             listed.labels.extend([0] * batch.num_rows)

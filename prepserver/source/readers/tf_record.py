@@ -76,8 +76,8 @@ def _begins(path: str, file: File) -> Iterator[int]:
             raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has no length. Copy it again")
         length, crc = _HEAD.unpack(head)
         if masked_crc(head[:8]) != crc:
-            what = "is not a TFRecord file, or compressed" if at == 0 else "is damaged, copy it again"
-            raise SourceError(f"{path} {what}: the checksum of the length at byte {at} of {size} is wrong")
+            what, do = ("is damaged", ". Copy it again") if at else ("is not a TFRecord file, or compressed", "")
+            raise SourceError(f"{path} {what}: the checksum of the length at byte {at} of {size} is wrong{do}")
         if at + _HEAD.size + length + _CRC.size > size:
             raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has {length} bytes. Copy it again")
         yield at

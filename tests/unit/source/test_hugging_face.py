@@ -138,8 +138,8 @@ def _first(folder: Path) -> Path:
     [
         ({}, {"image": "photo"}, "has no column 'photo'; it has: image, label"),
         ({}, {"image": "label"}, "column 'label' is int64; it must hold encoded images"),
-        ({"label": pa.array(["a", "b"])}, {}, "column 'label' is string with 0 nulls; labels must be integers"),
-        ({"label": pa.array([1, None])}, {}, "without nulls"),
+        ({"label": pa.array(["a", "b"])}, {}, "column 'label' is string; labels must be integers"),
+        ({"label": pa.array([1, None])}, {}, "is int64 with 1 nulls; labels must be integers from 0, without nulls"),
         ({"label": pa.array([1, -1])}, {}, "integers from 0"),
     ],
 )

@@ -137,7 +137,7 @@ RECORD = len(GOOD) // 3
         (GOOD[:-1], f"cut off: a record at byte {2 * RECORD} of {3 * RECORD - 1} has {RECORD - 16} bytes. Copy it"),
         (GOOD[: 2 * RECORD + 5], f"cut off: a record at byte {2 * RECORD} of {2 * RECORD + 5} has no length"),
         (b"\x09" + GOOD, "is not a TFRecord file, or compressed"),
-        (GOOD[:RECORD] + b"\xff" + GOOD[RECORD + 1 :], f"damaged, copy it again: .* at byte {RECORD}"),
+        (GOOD[:RECORD] + b"\xff" + GOOD[RECORD + 1 :], f"is damaged: the checksum of the length at byte {RECORD}"),
         (zlib.compress(GOOD), "is not a TFRecord file, or compressed"),
         (framed(b"")[:8] + framed(b"")[:4], "is not a TFRecord file"),
     ],
