@@ -21,16 +21,16 @@ _CRC_BYTES = 4
 
 
 class Damaged(Exception):
-    """The bytes are no entry."""
+    """The bytes are not a whole entry."""
 
 
 def pack(record: Mapping[str, Any], index: int, stamp: int) -> bytes | None:
-    """Return a record as an entry, a multiple of `ALIGNED` bytes; None if it holds what no entry can hold."""
+    """Return a record as an entry, a multiple of `ALIGNED` bytes; None if it has a value that entries cannot hold."""
     columns: list[list[Any]] = []
     blobs: list[bytes] = []
     at = 0
     for name, given in record.items():
-        # Boxes and points come with the size of their image.
+        # Boxes and points may be paired with the size of their image.
         value, *size = given if isinstance(given, tuple) else (given,)
         if isinstance(value, np.ndarray) and (value.dtype.hasobject or value.dtype.names):
             return None
@@ -61,7 +61,7 @@ def pack(record: Mapping[str, Any], index: int, stamp: int) -> bytes | None:
 
 
 def least_bytes(record: Mapping[str, Any]) -> int:
-    """Return how many bytes of the entry of a record its arrays and encoded bytes take."""
+    """Return the bytes that a record's arrays and encoded images take in its entry: less than the whole entry."""
     return sum(
         value.nbytes if isinstance(value, np.ndarray) else len(value)
         for value in record.values()
@@ -76,10 +76,10 @@ def check(data: bytes) -> None:
 
 
 def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any] | None:
-    """Return the record of an entry, with views of `data`; None if it has another stamp: the file has changed.
+    """Return the record of an entry, with views of `data`; None if its stamp differs, because the file has changed.
 
     Raises:
-        Damaged: It is no entry of this sample.
+        Damaged: It is not an entry of this sample.
     """
     view = data.data
     if len(view) < _HEAD.size:
@@ -99,7 +99,10 @@ def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any
             elif len(rest) == 1:
                 record[name] = bytes(view[begin + value : begin + value + rest[0]])
             else:
-                array = np.ndarray(rest[1], rest[0], data, begin + value)
+                dtype = np.dtype(rest[0])
+                if dtype.hasobject:  # its bytes would be taken for addresses
+                    raise Damaged
+                array = np.ndarray(rest[1], dtype, data, begin + value)
                 record[name] = (array, tuple(rest[2])) if len(rest) > 2 else array
     except (ValueError, TypeError, SyntaxError, msgpack.UnpackException) as error:  # numpy parses names of types
         raise Damaged from error

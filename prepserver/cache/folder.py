@@ -1,7 +1,7 @@
 """Caches on disk: one file each, in a folder that the configuration allows.
 
-Clients name the folder, so nothing is written unless each part of its path belongs to the daemon's user or root, and
-nobody else can change it. A process that uses a file holds a shared lock on it.
+Clients name the folder. So nothing is written unless each part of its path belongs to the daemon's user or root, and
+nobody else can change it. A process that uses a cache holds a shared lock on its file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ _SUFFIX = ".cache"
 
 
 class FolderError(Exception):
-    """No cache can be there; the text says why, and what to do."""
+    """The folder cannot hold a cache; the text says why, and what to do."""
 
 
 def open_folder(path: str, allowed: Sequence[str], make: bool = False) -> int:
-    """Open a folder below one that is `allowed`, made with mode 0700 if asked; the caller owns the descriptor.
+    """Open a folder below one of the `allowed` ones; with `make`, create it with mode 0700 if it is missing.
+
+    The caller owns the descriptor.
 
     Raises:
         FolderError: It lies elsewhere, or others than this user and root could write there.
@@ -63,13 +65,13 @@ def _check_owner(path: str, at: str, status: os.stat_result, is_last: bool) -> N
     if status.st_uid not in ((mine,) if is_last else (0, mine)):
         raise FolderError(f"cache = {path}: {at} belongs to uid {status.st_uid}; the daemon's uid is {mine}: chown it")
     if status.st_mode & 0o022 and (is_last or not is_sticky):
-        raise FolderError(f"cache = {path}: others may write to {at}: chmod go-w")
+        raise FolderError(f"cache = {path}: users other than the daemon's may write to {at}: chmod go-w {at}")
 
 
 def open_file(folder: int, name: str, shape: Shape, key: bytes) -> int:
-    """Open the file of a cache, which is begun again if it is another one; the caller owns the descriptor.
+    """Open the file of a cache, emptied first if it belongs to another cache; the caller owns the descriptor.
 
-    The `name` has no suffix; `key` says what the cache is of.
+    The `name` has no suffix; the `key` identifies the content.
 
     Raises:
         OSError: It cannot be made, or there is no space for its table.
@@ -81,7 +83,7 @@ def open_file(folder: int, name: str, shape: Shape, key: bytes) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not has_numbers(fd, shape, key):
                 os.ftruncate(fd, 0)
-                # Workers map the table: a page without a place on the disk would kill them.
+                # Workers map the table: a page without space on the disk would kill them.
                 os.posix_fallocate(fd, 0, shape.head_bytes)
                 write_numbers(fd, shape, key)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -95,12 +97,15 @@ def open_file(folder: int, name: str, shape: Shape, key: bytes) -> int:
 
 
 def held_bytes(folder: int, but: Collection[str] = ()) -> int:
-    """Return the bytes on disk of all caches in a folder, but those of some names."""
+    """Return the bytes on disk of all caches in a folder, except those named in `but`."""
     return sum(size for _, size, name in _files(folder) if name.removesuffix(_SUFFIX) not in but)
 
 
 def make_room(folder: int, but: str, budget_bytes: int) -> None:
-    """Remove caches that no process uses, the longest unused first, until a quarter of the budget is free."""
+    """Remove caches that no process uses, the longest unused first, until a quarter of the budget is free.
+
+    The cache named `but` stays.
+    """
     files = _files(folder)
     total = sum(size for _, size, _ in files)
     for _, size, name in sorted(files):

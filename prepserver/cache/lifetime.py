@@ -1,8 +1,7 @@
-"""How large each cache may grow, and which ones end. Pure.
+"""Decides how large each cache may grow, and which caches end. Pure.
 
-An entry is never thrown out for another one: each epoch needs each sample once, so what is kept is worth as much as
-what would take its place. A whole cache ends when no job has read its dataset for a while, or sooner if memory is
-short.
+No entry is evicted for another one: each epoch needs each sample once, so all entries are worth the same. A whole cache
+ends when no job has read its dataset for a while, or sooner if memory is short.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 KEPT_S = 600.0
-"""How long a cache is kept that no job uses: between two runs of a script, or two epochs that are validated."""
+"""How long an unused cache is kept: long enough for the next run of a script, or the next validation."""
 
 _SHORT = 16
-"""Less than this part of the budget free is short of memory."""
+"""Memory is short if less than this fraction of the budget (1 / `_SHORT`) is free."""
 
 
 class Use(NamedTuple):
@@ -26,9 +25,9 @@ class Use(NamedTuple):
 
 
 def allowances(uses: Sequence[Use], budget_bytes: int, free_bytes: int) -> dict[int, int]:
-    """Return how many bytes each cache may have: what it has, and an equal share of what is free.
+    """Return the bytes that each cache may have: its size now, and for one in use an equal share of the free bytes.
 
-    The budget is for all together; `free_bytes` is what the machine has left.
+    The budget is for all caches together; `free_bytes` is the memory that the machine has left.
     """
     free = max(0, min(budget_bytes - sum(use.nbytes for use in uses), free_bytes))
     growing = [use for use in uses if use.idle_s is None]
@@ -36,7 +35,7 @@ def allowances(uses: Sequence[Use], budget_bytes: int, free_bytes: int) -> dict[
 
 
 def ended(uses: Sequence[Use], budget_bytes: int, free_bytes: int) -> list[int]:
-    """Return the caches that end now: those idle for long; if memory is short, also the one idle longest."""
+    """Return the caches that end now: those idle for too long, or, if memory is short, the one idle longest."""
     idle = sorted((use for use in uses if use.idle_s is not None), key=lambda use: -(use.idle_s or 0.0))
     old = [use.id for use in idle if (use.idle_s or 0.0) > KEPT_S]
     if old or not idle:

@@ -1,9 +1,9 @@
-"""A cache as workers and the daemon see it: a table of words, and the entries that the words name.
+"""A cache as workers and the daemon see it: a table of words, and the entries that the words point to.
 
-A page of numbers, counters for each worker's seat, one 8-byte word for each sample, then extents of entries. A worker
-takes an extent for itself, writes an entry there, and publishes it by one aligned 8-byte write of the sample's word. So
-an entry is seen whole or not at all, whenever its worker is killed, and readers take no lock. Two workers that write
-the same sample write the same record; the second word replaces the first.
+It holds a page of numbers, counters for each worker's seat, one 8-byte word for each sample, then extents of entries. A
+worker takes an extent for itself, writes an entry there, and publishes it by one aligned 8-byte write of the sample's
+word. So readers see an entry whole or not at all, even if its worker is killed, and take no lock. Two workers that
+write the same sample write the same record; the second word replaces the first.
 
 Extents are taken under a file lock, a few times a second at most. The kernel gives a dead worker's lock back, and a
 worker never waits for it: it does without the cache for that sample.
@@ -43,7 +43,7 @@ MAX_ENTRY_BYTES = ((1 << _LENGTH_BITS) - 1) * ALIGNED
 
 
 class Shape(NamedTuple):
-    """What must be known to use a cache."""
+    """The numbers that are needed to use a cache."""
 
     samples: int  # samples of the source
     extent_bytes: int  # bytes that a worker takes at a time; a multiple of the page size
@@ -55,27 +55,27 @@ class Shape(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What workers have done with a cache."""
+    """Counts of what workers have done with a cache."""
 
     hits: int = 0  # samples that were read from it
-    misses: int = 0  # samples that were not in it
+    misses: int = 0  # samples that it did not hold
     rows: int = 0  # samples that were put into it
     nbytes: int = 0  # their bytes
     bad: int = 0  # entries whose bytes were damaged
 
 
 def write_numbers(fd: int, shape: Shape, key: bytes) -> None:
-    """Begin a cache, empty; `key` (32 bytes) says what it is of."""
+    """Begin an empty cache; `key` (32 bytes) identifies its content."""
     os.pwrite(fd, _NUMBERS.pack(_MAGIC, *shape, key), 0)
 
 
 def has_numbers(fd: int, shape: Shape, key: bytes) -> bool:
-    """Say whether a file is this cache."""
+    """Say whether a file is a cache of this shape and key."""
     return os.pread(fd, _NUMBERS.size, 0) == _NUMBERS.pack(_MAGIC, *shape, key)
 
 
 class Book:
-    """The daemon's view: how much is taken, how much may be, and the counts; `fd` may be closed afterwards."""
+    """The daemon's view: the bytes taken, the limit, and the counts; `fd` may be closed afterwards."""
 
     def __init__(self, fd: int, shape: Shape) -> None:
         self._shape = shape
@@ -93,7 +93,7 @@ class Book:
 
     @property
     def counts(self) -> Counts:
-        """Hits, misses and damage since this was opened; rows and bytes of all time."""
+        """Hits, misses and damage since this object was made; rows and bytes since the cache began."""
         now, before = self._sums(), self._before
         hits, misses = now.hits - before.hits, now.misses - before.misses
         return now._replace(hits=hits, misses=misses, bad=now.bad - before.bad)
@@ -127,7 +127,7 @@ class Store:
             mapping = MemoryMapping(fd, head_bytes, size - head_bytes, writable=False)
             self._data = _words(mapping).view(np.uint8)
         self._fd = os.dup(fd)
-        self._at = self._end = 0  # what is left of the extent at hand, from `head_bytes` on
+        self._at = self._end = 0  # the rest of the current extent; offsets count from `head_bytes`
         self._broken = False
 
     def __del__(self) -> None:
@@ -135,13 +135,13 @@ class Store:
             os.close(self._fd)
 
     def get(self, index: int, stamp: int) -> dict[str, Any] | None:
-        """Return the record of a sample, with views of the cache; None if it is not there, damaged, or has changed."""
+        """Return the record of a sample, with views of the cache; None if it is missing, damaged or out of date."""
         word = int(self._table[index])
         if word:
             try:
                 record = entry.unpack(self._bytes(word), index, stamp)
             except Damaged:
-                self._counts[_BAD] += 1  # until a worker has room to put it again
+                self._counts[_BAD] += 1  # again at each read, until a worker has room to replace the entry
             else:
                 if record is not None:
                     self._counts[_HITS] += 1
@@ -165,7 +165,7 @@ class Store:
         return np.frombuffer(data, np.uint8).copy()  # torch takes no array that it could not write to
 
     def has_room(self, nbytes: int) -> bool:
-        """Say whether a record of some `nbytes` may be kept, before work is done for it."""
+        """Say whether a record of some `nbytes` may be kept, before work is done to make it."""
         if self._broken or nbytes > MAX_ENTRY_BYTES:
             return False
         more = max(0, nbytes - (self._end - self._at))
@@ -173,7 +173,7 @@ class Store:
 
     def put(self, index: int, stamp: int, record: Mapping[str, Any]) -> bool:
         """Keep a record; return whether it is kept."""
-        if not self.has_room(entry.least_bytes(record)):  # most samples, once it is full: nothing is copied for them
+        if not self.has_room(entry.least_bytes(record)):  # once the cache is full, most records are not even packed
             return False
         data = entry.pack(record, index, stamp)
         if data is None or not self.has_room(len(data)):
@@ -199,14 +199,14 @@ class Store:
             written += os.pwrite(self._fd, data[written:], at + written)
 
     def _place(self, nbytes: int) -> int | None:
-        """Return where to write `nbytes`; None if no extent is to be had."""
+        """Return where to write `nbytes`; None if no extent can be taken."""
         if self._end - self._at < nbytes:
             extent_bytes = self._shape.extent_bytes
             number = -(-nbytes // extent_bytes)
             first = self._take(number)
             if first is None:
                 return None
-            if first * extent_bytes != self._end:  # else it goes on where the last one ends
+            if first * extent_bytes != self._end:  # otherwise it continues the extent before
                 self._at = first * extent_bytes
             self._end = (first + number) * extent_bytes
         begin = self._at

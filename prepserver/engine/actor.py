@@ -1,9 +1,9 @@
-"""What runs on other machines: a worker's loop, in an actor of Ray, which makes one block of rows after the other.
+"""A remote worker: a worker's loop in an actor of Ray on another machine, which makes one block of rows at a time.
 
-The daemon's messages come from the bridge over a connection (`prepserver.engine.line`), on which the rows go back: a
-thread receives, so that the worker sees what comes next, and another one sends, so that it need not wait for a slow
-network. Only listings come through Ray, which copies them to each machine once. An actor remembers no task. It runs in
-Ray's process with Ray's rights: nothing confines it here.
+The bridge passes on the daemon's messages over a connection (`prepserver.engine.line`), on which the rows go back. One
+thread receives, so that the worker sees the next messages early, and another one sends, so that the worker does not
+wait for a slow network. Only listings come through Ray, which copies them to each machine once. An actor remembers no
+task. It runs in Ray's process with Ray's rights: no sandbox confines it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from prepserver.worker.loop import Worker
 from prepserver.worker.streams import Stream
 
 _LISTING_S = 60.0
-_SENDING = 1  # tasks whose rows may still be on their way when the next one begins: each lane has two sets of arrays
+_SENDING = 1  # tasks whose rows may still be sent when the next one begins: each lane has two sets of arrays
 
 
 class OtherBuildError(Exception):
@@ -50,7 +50,7 @@ class OtherBuildError(Exception):
 
 
 class _Page(StatsPage):
-    """Tells what the worker is at, if somebody wants to know that."""
+    """A statistics page that also reports the sample in hand to `tell`, if that is set."""
 
     tell: Callable[[work.At], None] | None = None
     _at: work.At
@@ -118,7 +118,7 @@ class RowActor:
         self._sending: deque[Future[None]] = deque()
 
     def about(self) -> tuple[str, int, str, str, Address, bytes]:
-        """Name of this machine, pid, kernels and why these; where `serve` waits, and for whom. Called before it."""
+        """Name of this machine, pid, kernels and why these, and the address and token for `serve`. Called before it."""
         return self._host, os.getpid(), *path()[:2], self._listener.address, self._listener.token
 
     def keep(self, stream: int, listing: npt.NDArray[np.uint8]) -> None:
@@ -131,12 +131,12 @@ class RowActor:
             self._listed.notify()
 
     def serve(self) -> None:
-        """Works for the bridge until it hangs up."""
+        """Fills rows for the bridge until it hangs up."""
         line = self._listener.accept()
         receives = threading.Thread(target=self._receive, args=(line,), daemon=True)
         receives.start()
         gc.disable()  # see `prepserver.worker.loop.run`
-        gc.freeze()  # as in the zygote: to look at all that torch and Ray have made takes 60 ms
+        gc.freeze()  # as in the zygote: looking at every object of torch and Ray takes 60 ms
         try:
             while True:
                 self._worker.collect_garbage()
@@ -157,7 +157,7 @@ class RowActor:
                 os.close(fd)
 
     def _receive(self, line: TcpLine) -> None:
-        """Passes the daemon's messages on to the worker, which looks for them while it works."""
+        """Passes the daemon's messages on to the worker, which looks for them while it fills rows."""
         try:
             while True:
                 send(self._daemon, line.receive(work.TO_WORKER))
@@ -165,7 +165,7 @@ class RowActor:
             pass
         finally:
             with contextlib.suppress(OSError):
-                self._daemon.shutdown(socket.SHUT_WR)  # the worker ends when it has read what there is
+                self._daemon.shutdown(socket.SHUT_WR)  # the worker ends when it has read all messages
 
     def _handle(self, message: Any, line: TcpLine) -> None:
         match message:
@@ -186,7 +186,7 @@ class RowActor:
     def _listing(self, stream: int) -> int:
         with self._listed:
             if not self._listed.wait_for(lambda: stream in self._listings, _LISTING_S):
-                raise TimeoutError(f"the listing of a dataset did not come to {self._host} within {_LISTING_S:.0f} s")
+                raise TimeoutError(f"the listing of a dataset did not reach {self._host} within {_LISTING_S:.0f} s")
             return self._listings[stream]
 
     def _fill(self, task: work.Fill, line: TcpLine) -> None:
@@ -214,27 +214,27 @@ class RowActor:
         self._sending.append(self._sender.submit(line.send, answer, arrays))
 
     def _unreadable(self, stream: int) -> str:
-        """Why nothing of a stream can be read here; empty if something can."""
-        told = self._worker.streams[stream]
-        if not isinstance(told.opened, Stream):
-            told.opened = None  # its place may be mounted before the next task
-        for place in told.add.places:
+        """Why no sample of a stream can be read here; empty if some can."""
+        announced = self._worker.streams[stream]
+        if not isinstance(announced.opened, Stream):
+            announced.opened = None  # its place may be mounted before the next task
+        for place in announced.add.places:
             try:
                 os.scandir(place).close()
             except OSError as e:
                 return (
-                    f"{self._host}, a remote worker's machine, cannot read {place}: {e.strerror}. A dataset must lie "
-                    "there under the same path as here, links followed"
+                    f"{self._host}, a remote worker's machine, cannot read {place}: {e.strerror}. A dataset must have "
+                    "the same path on both machines, links followed"
                 )
-        if told.opened is None:
+        if announced.opened is None:
             return ""
-        source, why = told.opened.source, ""
-        # An empty folder in the place of a file system that is not mounted can be read.
+        source, why = announced.opened.source, ""
+        # The empty folder of a file system that is not mounted can be opened as well.
         for index in {0, len(source) // 2, len(source) - 1}:
             try:
                 source.read(index)
             except SampleError as e:
-                why = f"{self._host}, a remote worker's machine, reads nothing of a dataset: {e.reason}"
+                why = f"{self._host}, a remote worker's machine, cannot read a dataset's samples: {e.reason}"
             except Exception:  # noqa: BLE001 - a plug-in raised it, or this process lacks something
                 return ""
             else:

@@ -1,4 +1,4 @@
-"""Rows on their way: the arrays of an actor that are sent, and the places in rings where the bridge receives them."""
+"""Rows in transit: the arrays that an actor sends, and the places in rings where the bridge receives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepserver.protocol.layout import Field
 
 
 def runs(ring: Ring, position: int, count: int) -> Iterator[npt.NDArray[Any]]:
-    """Where the rows of `count` positions from `position` on belong in a ring: one or two views for each field."""
+    """The rows of `count` positions from `position` on in a ring: one or two views for each field."""
     for field in ring.layout.fields:
         done = 0
         while done < count:
@@ -39,9 +39,9 @@ class BlockRows(ArrayRows):
         self._spare: dict[str, npt.NDArray[Any]] = {}
 
     def begin(self, first: int, count: int) -> None:
-        """From now on, rows go to arrays that begin with position `first`.
+        """Begins a task: rows go to arrays that begin with position `first`.
 
-        The arrays of the task before this one stay as they are until the next call: they are still being sent.
+        The arrays of the task before stay unchanged until the next call, because they are still being sent.
         """
         self._first, self._count, self._room, self._spare = first, count, self._spare, self._room
         for field in self._fields:

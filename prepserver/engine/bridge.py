@@ -1,13 +1,12 @@
 """The process between the daemon and its remote workers: ``python -m prepserver.engine.bridge``, started by `launch`.
 
-It speaks the zygote's protocol, and starts an actor of Ray for each worker that it is asked for. Two threads serve one
-worker. The first reads the daemon's messages and passes them on at once, so that a second task is at the actor while
-the first one runs. The second receives rows from the actor's line (`prepserver.engine.line`) into the rings, and
-answers.
+It speaks the zygote's protocol, and starts an actor of Ray for each worker that it is asked for. Two threads serve each
+worker. The first passes the daemon's messages on at once, so that the actor has its next task while it works on one.
+The second receives rows from the actor's line (`prepserver.engine.line`) into the rings, and answers.
 
-What a worker's death means is the daemon's business: here, an actor that dies ends its line, and another one is asked
-for. Ray chooses the machine, and says why an actor is gone. The bridge itself keeps nothing: with another one,
-everything begins again.
+The daemon decides what a worker's death means. Here, an actor that dies ends its line, and the daemon asks for another
+worker. Ray chooses the machine, and says why an actor is gone. The bridge keeps no state: a new bridge begins from
+nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from prepserver.worker.zygote import begin, load_plugins
 
 log = logging.getLogger("prepserver.bridge")
 
-_LOOK_S = 0.25  # after so long, a wait for Ray notices that the daemon has hung up
-_REASON_S = 60.0  # in which Ray says why an actor is gone: it finds a dead machine in 15 s
+_LOOK_S = 0.25  # how often a wait for Ray checks whether the daemon has hung up
+_REASON_S = 60.0  # how long to wait for Ray's reason for the end of an actor: it finds a dead machine in 15 s
 _LISTINGS = 4  # kept in Ray's store for workers that have yet to hear of their streams
 
 
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     loaded, broken = load_plugins(prepare.plugins)
     try:
         ray = connect(address)
-    except Exception as e:  # noqa: BLE001 - whatever it is, the daemon says so and tries again later
+    except Exception as e:  # noqa: BLE001 - the daemon reports it and tries again later
         broken = broken or f"cannot connect to Ray at {address}: {type(e).__name__}: {' '.join(str(e).split())}"
     if broken:
         send(daemon, work.Ready(broken=broken[:4000]))
@@ -74,11 +73,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         pass
     except Exception:
         log.exception("the bridge ends by a bug")
-    os._exit(0)  # Ray ends the actors; its threads and ours are waited for by nobody
+    os._exit(0)  # without waiting for Ray's threads and ours; Ray ends the actors
 
 
 class Bridge:
-    """What the workers share.
+    """The state that workers share.
 
     Args:
         ray: The module, connected.
@@ -92,12 +91,12 @@ class Bridge:
         self.ray = ray
         self.daemon = daemon
         self._settings = settings
-        # Ray restarts no actor: the pool asks for another one, and knows how long to wait.
+        # Ray must not restart actors: the pool asks for another worker, and knows how long to wait.
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
         self._actor = ray.remote(max_concurrency=2, **options)(RowActor)  # `keep` beside `serve`
         self._lock = threading.Lock()
         self._rings: weakref.WeakValueDictionary[tuple[int, int], Ring] = weakref.WeakValueDictionary()
-        self._listings: dict[tuple[int, int, int], Any] = {}  # by file: a damaged one is made again, with the same name
+        self._listings: dict[tuple[int, int, int], Any] = {}  # by file, because a rebuilt one has the same name
 
     def spawn(self, request: work.Spawn, fds: Sequence[int]) -> None:
         """Starts a worker."""
@@ -105,11 +104,11 @@ class Bridge:
         threading.Thread(target=remote.run, name=f"worker {request.number}", daemon=True).start()
 
     def actor(self) -> Any:
-        """Another actor, which Ray has yet to start."""
+        """A new actor, which Ray has yet to start."""
         return self._actor.remote(*self._settings)
 
     def ring(self, fd: int, layout: RingLayout) -> Ring:
-        """A ring, which all workers of this process map once."""
+        """A ring, mapped once for all workers of this process."""
         stat = os.fstat(fd)
         with self._lock:
             ring = self._rings.get((stat.st_dev, stat.st_ino))
@@ -133,7 +132,7 @@ class Bridge:
 
 
 class _Remote:
-    """A worker whose actor is elsewhere."""
+    """One remote worker, as the bridge serves it."""
 
     def __init__(self, bridge: Bridge, request: work.Spawn, sock_fd: int, page_fd: int) -> None:
         self._bridge = bridge
@@ -146,7 +145,7 @@ class _Remote:
         self._hung_up = False
         self._host = ""
         self._actor: Any = None
-        self._served: Any = None  # ready when the actor is of no use any more
+        self._served: Any = None  # Ray's handle of `serve`: ready when the actor has ended
         self._line: TcpLine
 
     def run(self) -> None:
@@ -162,7 +161,7 @@ class _Remote:
             except OSError:
                 self._line.close()
                 raise
-        except Exception as e:  # noqa: BLE001 - no machine has room, or makes other rows: it is tried again, later
+        except Exception as e:  # noqa: BLE001 - no machine has room, or it makes other rows: the pool tries again later
             self._sock.close()
             send(daemon, work.Exited(self._ticket, None, f"remote worker {self._number}: {_cause(e)}"[:4000]))
             if self._served is not None:
@@ -196,7 +195,7 @@ class _Remote:
         self._sock.close()
 
     def _why_gone(self, closed: LineClosed) -> int:
-        """Has Ray say why the line has closed; returns the exit status, and sees to it that the guilty are blamed."""
+        """Asks Ray why the line has closed; returns the exit status that lays the blame where it belongs."""
         ray = self._bridge.ray
         until_s = time.monotonic() + _REASON_S
         why: Exception = closed
@@ -205,7 +204,7 @@ class _Remote:
                 if ray.wait([self._served], timeout=_LOOK_S)[0]:
                     ray.get(self._served)
                     break
-        except Exception as e:  # noqa: BLE001 - whatever it is, it is the reason
+        except Exception as e:  # noqa: BLE001 - it is the reason
             why = e
         if self._hung_up:
             return -signal.SIGKILL
@@ -214,7 +213,7 @@ class _Remote:
             logging.WARNING if died else logging.ERROR, "worker %d on %s ended: %s", self._number, self._host,
             _cause(why), exc_info=None if died or why is closed else why,
         )  # fmt: skip
-        # Who cannot reach the actor, nor ask the head about it, does not know that it has died.
+        # If neither the actor nor the head can be reached, it is unknown whether the actor has died.
         if why is closed or "node has died" in str(why) or isinstance(why, ray.exceptions.ActorUnavailableError):
             self._page.fail_task()  # the sample in hand is not to blame for a machine, or a network
             return -signal.SIGKILL
@@ -229,7 +228,7 @@ class _Remote:
                 ready = {fd for fd, _ in poll.poll()}
                 if self._line.fileno() in ready:
                     poll.unregister(self._line)
-                    self._todo.put(LineClosed("end of file"))  # if the actor dies while it has nothing to do
+                    self._todo.put(LineClosed("end of file"))  # the actor may die while it has no task
                 if self._sock.fileno() not in ready:
                     continue
                 message, fds = receive(self._sock, work.TO_WORKER)
@@ -272,7 +271,7 @@ class _Remote:
 
     def _fill(self, task: work.Fill) -> None:
         began_ns = self._page.begin_task(task.task)
-        if not task.alone:  # else the actor says what it is at
+        if not task.alone:  # otherwise the actor reports the sample in hand
             self._page.begin_sample(task.position, SEVERAL)
         while isinstance(answer := self._line.receive(work.FROM_ACTOR), work.At):
             self._page.begin_sample(answer.position, answer.index)
@@ -281,7 +280,7 @@ class _Remote:
         if isinstance(answer, work.Failed):
             self._page.fail_task()
         else:
-            # A slow network has a deadline of its own, and the sample made last is not to blame for it.
+            # A slow network has its own deadline, and the sample made last is not to blame for it.
             self._page.begin_sample(task.position, SEVERAL)
             into = [run for lane in task.lanes for run in runs(self._rings[lane], task.position, task.count)]
             received = sum(map(self._line.receive_rows, into))
@@ -302,7 +301,7 @@ def _connect_to(host: str, address: Address, token: bytes) -> TcpLine:
 
 
 def _cause(error: Exception) -> str:
-    """The last line of what Ray says, which has the reason; before it are tracebacks."""
+    """The last line of Ray's error, which has the reason; tracebacks come before it."""
     cause = getattr(error, "cause", None)
     lines = [line.strip() for line in str(cause if isinstance(cause, Exception) else error).splitlines()]
     return next((line for line in reversed(lines) if line), type(error).__name__)

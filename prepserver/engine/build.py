@@ -1,6 +1,6 @@
-"""What the bytes of a row depend on besides its spec: the code and the libraries of the process that makes it.
+"""The code and the libraries of this process, on which the bytes of a row depend besides its spec.
 
-Rows of two builds must not meet in one stream, so an actor whose build differs from the daemon's makes none.
+Rows of two builds must not meet in one stream, so an actor whose build differs from the daemon's makes no rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _OPTIONAL = ("pyarrow", "tokenizers", "tiktoken", "sentencepiece")
 
 
 def build() -> dict[str, str]:
-    """Digest of this package, the version of Python, and of the libraries that make rows.
+    """The digest of this package, and the versions of Python and of the libraries that make rows.
 
-    A compiled kernel does not count: it gives the same bytes as the code that stands in for it, or is not used.
+    Compiled kernels do not count: a kernel gives the same bytes as the code that replaces it, or is not used.
     """
     root = Path(prepserver.__file__).parent
     digest = hashlib.sha256()
@@ -31,9 +31,9 @@ def build() -> dict[str, str]:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """What differs between the daemon's build and an actor's, in words.
+    """The differences between the daemon's build and an actor's, in words.
 
-    An optional library that only one of them has is no difference: what needs it fails there, and says so.
+    An optional library that only one of them has does not count: an op or source that needs it fails there, by name.
     """
     return [
         f"{name} is {there.get(name) or 'missing'} there and {mine} here"

@@ -1,4 +1,4 @@
-"""The way into a Ray cluster, which only processes that are there for it may import Ray for."""
+"""Connects to a Ray cluster. Only the bridge, its actors and `prepserver doctor` import Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def connect(address: str) -> Any:
     Args:
         address: See `prepserver.config.Settings.ray_address`.
     """
-    # Packages keep what .gitignore names, such as the compiled kernels of a checkout.
+    # Ray would leave out what .gitignore names, such as the compiled kernels of a checkout.
     os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
     import ray
 
@@ -33,7 +33,7 @@ def connect(address: str) -> Any:
 
 
 def _modules() -> list[str]:
-    """This package, and those modules of plug-ins that are not installed: what Ray copies to the other machines."""
+    """The modules that Ray copies to the other machines: this package, and plug-ins that are not installed."""
     found = {str(Path(prepserver.__file__).parent)}
     for each in plugins.loaded():
         module: ModuleType | None = sys.modules.get(getattr(each.value, "__module__", "").partition(".")[0])

@@ -4,8 +4,8 @@ A message is its length in four bytes, and then what `prepserver.protocol.codec`
 rows of its task, lane by lane and field by field: both ends know how many bytes these are. A row is copied into the
 kernel of one machine and out of the kernel of the other, and nowhere else.
 
-The actor listens, so that the GPU machine opens no port. Whoever connects shows a token first, which the bridge has
-from the actor through Ray.
+The actor listens, so that the GPU machine opens no port. A peer that connects must first send a token, which the bridge
+gets from the actor through Ray.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LENGTH = struct.Struct("<I")
 _TOKEN_BYTES = 32
 _CONNECT_S = 10.0
 _TOKEN_S = 5.0
-_COME_S = 60.0  # the bridge connects at once, or not at all
+_COME_S = 60.0  # how long to wait for the bridge, which connects at once or not at all
 _PROBE_S, _DEAD_S = 5, 20  # Ray itself takes about 15 s to find that a machine is gone
 
 Address = tuple[str, int]
 
 IN_RAY = ""
-"""In an `AddStream`, in place of the path of the index file: the listing comes through Ray."""
+"""Replaces the path of the index file in an `AddStream`: the listing comes through Ray."""
 
 
 class LineClosed(ConnectionError):
@@ -43,14 +43,14 @@ class LineClosed(ConnectionError):
 
 
 class TcpListener:
-    """Where the bridge connects to.
+    """Waits for the bridge to connect.
 
     Args:
         host: The address of this machine in the cluster.
 
     Attributes:
         address: Host and port.
-        token: What shows that somebody is the bridge.
+        token: Proves that a peer is the bridge.
     """
 
     def __init__(self, host: str) -> None:
@@ -60,13 +60,13 @@ class TcpListener:
         self.token = secrets.token_bytes(_TOKEN_BYTES)
 
     def accept(self) -> TcpLine:
-        """Waits for the bridge, and listens no longer; raises `TimeoutError` if it does not come."""
+        """Waits for the bridge and then stops listening; raises `TimeoutError` if the bridge does not connect."""
         with contextlib.closing(self._sock):
             until_s = time.monotonic() + _COME_S
             while True:
                 self._sock.settimeout(_left_s(until_s))
                 sock, _ = self._sock.accept()
-                if hmac.compare_digest(_shown(sock), self.token):
+                if hmac.compare_digest(_token_from(sock), self.token):
                     return TcpLine(sock)
                 sock.close()
 
@@ -88,7 +88,7 @@ class TcpLine:
         """Connects to a `TcpListener`; raises `OSError` if that fails."""
         sock = socket.create_connection(address, _CONNECT_S)
         try:
-            # A machine without power says nothing: the kernel asks it, and gives up.
+            # A machine that lost power sends nothing: the kernel probes it, and gives up after a while.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
@@ -133,7 +133,7 @@ class TcpLine:
         return decode(bytes(self._exactly(bytearray(length))), allowed)
 
     def receive_rows(self, into: npt.NDArray[Any]) -> int:
-        """Receives as many bytes as `into`, C-contiguous, has; returns their number, or raises `LineClosed`."""
+        """Fills `into`, C-contiguous, with received bytes; returns their number, or raises `LineClosed`."""
         return len(self._exactly(_bytes(into)))
 
     def _exactly(self, into: Any) -> Any:
@@ -149,9 +149,9 @@ class TcpLine:
         return into
 
     def hang_up(self) -> None:
-        """Ends what another thread sends or waits for.
+        """Ends the sending and receiving of another thread.
 
-        That thread would otherwise read on from whatever gets the number of a closed descriptor.
+        If the descriptor were closed instead, that thread could go on to read from a new file with the same number.
         """
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -162,21 +162,21 @@ class TcpLine:
         self._sock.close()
 
 
-def _shown(sock: socket.socket) -> bytes:
-    """What somebody who connects shows as the token."""
-    shown = bytearray()
+def _token_from(sock: socket.socket) -> bytes:
+    """The token that a new peer sends; shorter if it stops early."""
+    token = bytearray()
     until_s = time.monotonic() + _TOKEN_S
     with contextlib.suppress(OSError):
-        while len(shown) < _TOKEN_BYTES:
+        while len(token) < _TOKEN_BYTES:
             sock.settimeout(_left_s(until_s))
-            if not (more := sock.recv(_TOKEN_BYTES - len(shown))):
+            if not (more := sock.recv(_TOKEN_BYTES - len(token))):
                 break
-            shown += more
-    return bytes(shown)
+            token += more
+    return bytes(token)
 
 
 def _left_s(until_s: float) -> float:
-    return max(0.001, until_s - time.monotonic())  # 0 would mean something else
+    return max(0.001, until_s - time.monotonic())  # 0 would make the socket non-blocking
 
 
 def _bytes(rows: npt.NDArray[Any]) -> memoryview:

@@ -1,6 +1,6 @@
-"""How fast bytes come to this machine from the others of a Ray cluster, over lines as rows do: for `prepserver doctor`.
+"""Measures how fast bytes reach this machine from the others of a Ray cluster, for `prepserver doctor`.
 
-On each machine with CPUs an actor sends as many bytes as it is asked for.
+They come over the lines that rows use: on each machine with CPUs, an actor sends as many bytes as it is asked for.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _START_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster, as this one reaches it; or several, as they are reached all at once.
+    """A machine of the cluster as measured from this one, or all machines together.
 
     Attributes:
-        host: Its name, or how many they are.
+        host: Its name, or the number of machines.
         cpus: How many of its CPUs Ray may use.
-        why: Why it cannot be reached, or would make other rows; empty if it can make rows for this one.
+        why: Why it cannot be reached, or would make other rows; empty if it can make rows for this machine.
         round_trip_s: From a small question to its answer, median.
-        bytes_per_s: What comes from it, while the others are silent.
+        bytes_per_s: Bytes that arrive from it while the others send nothing.
     """
 
     host: str
@@ -53,11 +53,11 @@ class Sender:
         self._listeners = [TcpListener(address_here()) for _ in range(_LINES)]
 
     def about(self) -> tuple[str, dict[str, str], list[tuple[Address, bytes]]]:
-        """Name of its machine, its build, and where it waits for whom."""
+        """Name of its machine, its build, and the address and token of each listener."""
         return socket.gethostname(), build(), [(each.address, each.token) for each in self._listeners]
 
     def serve(self) -> None:
-        """Sends until nobody listens."""
+        """Sends until the peers hang up."""
         threads = [threading.Thread(target=self._send, args=(each.accept(),)) for each in self._listeners]
         for thread in threads:
             thread.start()
@@ -83,7 +83,7 @@ def measure(ray: Any, seconds: float) -> list[Node]:
         seconds: How long, for each machine and for all.
 
     Returns:
-        The machines with CPUs but this one, and then all that answered together, if they are several.
+        The other machines with CPUs, and then those that answered, all together, if there are several.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -119,7 +119,7 @@ def measure(ray: Any, seconds: float) -> list[Node]:
 
 
 def round_trip_s(line: TcpLine) -> float:
-    """From a small question to a `Sender` to its answer, median."""
+    """The median time from a small question to a `Sender` until its answer."""
     one, took_s = np.ones(1, np.int64), []
     for _ in range(_ROUND_TRIPS):
         began_s = time.monotonic()
@@ -130,12 +130,12 @@ def round_trip_s(line: TcpLine) -> float:
 
 
 def bytes_per_s(lines: Sequence[TcpLine], seconds: float) -> float:
-    """What `Sender`s send over all these lines together."""
+    """The bytes per second that `Sender`s send over all these lines together."""
     until_s = (began_s := time.monotonic()) + seconds
 
     def take(line: TcpLine) -> int:
         rows, wanted, received = np.empty(_BYTES, np.uint8), np.full(1, _BYTES), 0
-        line.send_rows(wanted)  # two at a time, so that the line is never empty
+        line.send_rows(wanted)  # two requests are always open, so that the line is never idle
         while True:
             is_last = time.monotonic() > until_s
             if not is_last:

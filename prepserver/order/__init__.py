@@ -1,4 +1,4 @@
-"""From a position of a stream to the index of a sample: pure arithmetic, no stored permutation.
+"""Maps a position of a stream to the index of a sample: pure arithmetic, no stored permutation.
 
 An order knows its kind, the number of samples and a seed; it knows nothing of files, jobs, rows or epochs. Equal
 arguments give equal values in every release, on every machine and with every numpy: a job's saved state is only a

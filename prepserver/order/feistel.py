@@ -6,8 +6,8 @@ Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). Its rounds are a
 any a, b.
 
 Such a network reaches only some of the permutations of a tiny domain (3 of 6 for n = 3). So for up to 512 values the
-permutation is the sorting order of keyed random numbers, which is uniform. This is a shuffle and not a cipher: the
-mixers are fast, not secure.
+permutation is the sorting order of keyed random numbers, which is uniform. This is a shuffle, not a cipher: the mixers
+are fast, not secure.
 
 All arithmetic is uint64 on arrays: wrapping multiplication and integer remainder give the same values in any numpy.
 """

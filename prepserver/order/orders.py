@@ -1,9 +1,9 @@
-"""The orders: as stored, a new permutation in each pass, and cyclic blocks; a shard or whole batches of one of them.
+"""The orders: as stored, a new permutation in each pass, cyclic blocks; and shards or whole batches of one of these.
 
 Position p belongs to pass p // n. A pass consists of segments (the whole pass, or its blocks), and one or two keyed
 permutations shuffle each segment. An order computes an aligned window of a segment at a time and remembers the last
-few. Chunks are asked for in sequence, so a call for 16 positions costs about as much as slicing a list, and any other
-position costs one window.
+few. Chunks are asked for in sequence, so a call for 16 positions costs about as much as slicing a list; a jump to any
+other position costs one window.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FULL, _DEAL, _BLOCK, _BATCH, _RUN = 1, 2, 3, 4, 5
 _BLOCK_SAMPLES = 8192
 _MAX_BLOCKS = 64
 
-# A run of sorted samples should have many batches, so that a pass makes others of them, and be a small part of all, so
-# that its samples are alike.
+# A run of sorted samples should have many batches, so that each pass can cut it into other batches, and be a small part
+# of all samples, so that its samples are alike.
 _RUNS = 64
 _RUN_BATCHES = range(2, 65)
 
@@ -64,7 +64,7 @@ class Order(ABC):
         """Return the sample indices at `places` of a segment (uint64, shape (m,), below the segment's length)."""
 
     def at(self, pass_: int, places: U64Array) -> npt.NDArray[Any]:
-        """Return the sample indices at any places of a pass (uint64, shape (m,), below n), for an order over this."""
+        """Return the sample indices at any places of a pass (uint64, shape (m,), below n); other orders build on it."""
         if len(self.starts) == 1:
             return self._segment_values(pass_, 0, places)
         segments = np.searchsorted(np.asarray(self.starts, np.uint64), places, "right") - 1
@@ -117,7 +117,7 @@ class SequentialOrder(Order):
 
 
 class FullOrder(Order):
-    """A new permutation of all samples in each pass; `key` tells apart the parts of a `WovenOrder`."""
+    """A new permutation of all samples in each pass; `key` distinguishes the parts of a `WovenOrder`."""
 
     def __init__(self, n: int, seed: int, *key: int) -> None:
         super().__init__(n)
@@ -134,7 +134,7 @@ class CyclicOrder(Order):
     every sample exactly once, and a job may begin its epoch at any block, in any pass.
 
     The blocks begin at `starts`. By default there are K = n // 8192, at least 1 and at most 64, and block k covers
-    offsets [k * n // K, (k + 1) * n // K). `key` tells apart the parts of a `WovenOrder`.
+    offsets [k * n // K, (k + 1) * n // K). `key` distinguishes the parts of a `WovenOrder`.
     """
 
     def __init__(self, n: int, seed: int, *key: int, starts: tuple[int, ...] = ()) -> None:
@@ -150,7 +150,7 @@ class CyclicOrder(Order):
 
 
 class WovenOrder(Order):
-    """Samples of several kinds in a pattern that repeats; each kind is shuffled by itself, so the pattern stays.
+    """Samples of several kinds in a repeating pattern; each kind is shuffled by itself, so the pattern stays.
 
     `parts` are the orders of each kind's samples, `pattern` is the kind of each place of a period, and `starts` (see
     `Order`) are multiples of the period.
@@ -179,11 +179,10 @@ class WovenOrder(Order):
 
 
 class ShardOrder(Order):
-    """One shard of another order: in each pass, one of every `count` places.
+    """One shard of another order: in each pass, one of every `count` places, the one with the shard's index.
 
-    That is always the one with the shard's index. Where samples have a pattern, whose length is `period`, shards would
-    then take some kinds more often than others. So they change their turns each time that pattern and shards begin at
-    one place again.
+    If samples have a pattern, whose length is `period`, shards would get some kinds more often than others. So they
+    rotate their turns each time that the pattern and a turn of all shards begin at the same place.
     """
 
     def __init__(self, base: Order, shard: Shard, period: int = 1) -> None:
@@ -206,7 +205,7 @@ class ShardOrder(Order):
 
 
 class RunOrder(Order):
-    """Runs of so many consecutive samples, each of them reshuffled in each pass: its samples stay near each other."""
+    """Runs of `run` consecutive samples, each reshuffled in each pass: its samples stay near each other."""
 
     def __init__(self, n: int, seed: int, run: int) -> None:
         super().__init__(n)
@@ -225,7 +224,7 @@ class RunOrder(Order):
 class BatchOrder(Order):
     """Whole batches of consecutive places of another order, reshuffled in each pass; the incomplete batch stays last.
 
-    If that order is a shard, all shards shuffle the same number of batches.
+    If the other order is a shard, all shards shuffle the same number of batches.
     """
 
     def __init__(self, base: Order, shard: Shard, seed: int, batch_rows: int) -> None:
@@ -277,9 +276,9 @@ def make_order(
             f"batch_rows = {batch_rows}: whole batches are shuffled by a full permutation, not {shuffle!r}"
         )
     if pattern and n % len(pattern):
-        raise ValueError(f"n = {n}: is no multiple of the {len(pattern)} samples of a pattern")
+        raise ValueError(f"n = {n}: must be a multiple of the {len(pattern)} samples of a pattern")
     if batch_rows and is_sorted:
-        all_rows = batch_rows * shard.count  # of which a batch of this shard has its share
+        all_rows = batch_rows * shard.count  # consecutive samples that give each shard one batch
         batches = min(max(n // all_rows // _RUNS, _RUN_BATCHES.start), _RUN_BATCHES.stop - 1)
         base: Order = RunOrder(n, seed, batches * all_rows)
     else:

@@ -8,13 +8,14 @@ decoding, rows or jobs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from prepserver.pipeline.source import SourceSpec
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.reader import IndexInfo
+from prepserver.source.reader import MAX_SAMPLES, IndexInfo
 from prepserver.source.readers import READERS
 from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots
 from prepserver.source.samples import Record, Source
@@ -43,15 +44,17 @@ def build_index(
             `OutsideRootsError` says that the dataset does not lie in the roots.
     """
     reader = READERS[type(spec)](spec, roots or ANYWHERE)
-    for part in spec.parts():  # first, so that no later error tells anything about what is outside
+    for part in spec.parts():  # first, so that no later error reveals what lies outside
         for name, path in part.named_paths():
             reader.roots.check_path(f"the {name} of {type(part).__name__}", path)
     seen: set[Path] = set()
     while True:
         try:
-            return reader.index(cache_dir, report)
+            info = reader.index(cache_dir, report)
+            # Greater labels are identifiers: nobody counts them as classes, and a message takes no such number.
+            return info if info.num_classes <= MAX_SAMPLES else replace(info, num_classes=0)
         except (BrokenContainerError, SourceError) as error:
-            index = discard(error, cache_dir)  # one that looked good, and is damaged far behind its begin
+            index = discard(error, cache_dir)  # its header was good, and a page far inside it is damaged
             if index is None or index in seen:
                 if isinstance(error, SourceError):
                     raise
@@ -60,12 +63,12 @@ def build_index(
 
 
 def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) -> Source:
-    """Open a dataset by its index; 0.1 ms, however many samples it has. What is damaged in it shows when it is read.
+    """Open a dataset by its index: 0.1 ms for any number of samples. Damage inside the index shows when it is read.
 
     Args:
         spec: The spec that the index was built from.
         index_path: `IndexInfo.path`.
-        roots: Where every file must lie that is read; a file outside is a bad sample.
+        roots: Where each file must lie; one that lies outside is a bad sample.
 
     Raises:
         SourceError: The index is gone, damaged, or belongs to another dataset.

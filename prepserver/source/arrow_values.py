@@ -1,4 +1,4 @@
-"""Columns of Arrow as the values of samples: numbers of one shape by the block, others one by one."""
+"""Arrow columns as the values of samples: numbers of one shape are converted in blocks, other values one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prepserver.source.values import value_of
 
 
 class Values:
-    """The values of a column in a row group, as Arrow has them; they take `nbytes`."""
+    """The values of a column in a row group, kept in Arrow's form; they take `nbytes`."""
 
     def __init__(self, column: str, kind: Kind, array: Any) -> None:
         self._column, self._kind, self._array = column, kind, array
@@ -26,7 +26,7 @@ class Values:
         if not found.is_valid:
             raise SampleError(f"its {self._column} is null")
         if isinstance(self._kind, Image | Mask | Bytes):
-            found = getattr(found, "value", found)  # of a dictionary
+            found = getattr(found, "value", found)  # a dictionary's scalar holds it
             if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
                 raise SampleError(
                     f"its {self._column} has {len(data)} bytes, more than the limit of {MAX_ENCODED_BYTES}"
@@ -39,7 +39,7 @@ class Values:
         try:
             given = found.values.to_numpy(zero_copy_only=False) if self._is_flat else found.as_py()
         except UnicodeDecodeError as error:
-            raise SampleError(f"byte {error.start} of its {self._column} is no UTF-8") from None
+            raise SampleError(f"byte {error.start} of its {self._column} is not UTF-8") from None
         return value_of(self._column, self._kind, given)
 
     @property
@@ -47,14 +47,14 @@ class Values:
         return isinstance(self._kind, Array | Tokens) and not hasattr(self._array.type.value_type, "value_type")
 
     def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
-        """Write the values of `rows` to the places `here` of `target`; False if one is bad, and `value` says why."""
+        """Write the values of `rows` to the places `here` of `target`; False if one is bad (`value` then says why)."""
         for place, row in zip(here.tolist(), rows.tolist(), strict=True):
             target[place] = self.value(row)
         return True
 
 
 class _Numbers(Values):
-    """Values of one shape, as numpy has them."""
+    """Numbers of one shape, in an array of numpy."""
 
     def __init__(
         self, column: str, kind: Kind, array: Any, values: npt.NDArray[Any], good: npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ class _Numbers(Values):
 
 
 def values_of(column: str, kind: Kind, array: Any) -> Values:
-    """Return the values of a column, as numbers of one shape if they are such."""
+    """Return the values of a column, in an array of numpy if all are numbers of one shape."""
     if hasattr(array, "storage"):
         array = _lists(array)
     shape = kind.shape if isinstance(kind, Array) else ()
@@ -89,7 +89,7 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
     for side in shape:
         is_list = hasattr(flat, "value_lengths") and not flat.null_count
         if not (is_list and bool((flat.value_lengths().to_numpy(zero_copy_only=False) == side).all())):
-            return Values(column, kind, array)  # which finds out which rows are bad
+            return Values(column, kind, array)  # which finds the bad rows
         flat = flat.flatten()
     if hasattr(flat.type, "value_type") or (shape and flat.null_count):
         return Values(column, kind, array)
@@ -110,7 +110,7 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
 
 
 def _lists(tensors: Any) -> Any:
-    """Return a column of Arrow's own tensors as lists in lists, as all others are stored."""
+    """Return a column of Arrow's fixed-shape tensors as nested lists, the form of all other columns."""
     stored, (first, *inner) = tensors.storage, tensors.type.shape
     size, make = stored.type.list_size, type(stored).from_arrays
     values = stored.values.slice(stored.offset * size, len(stored) * size)

@@ -1,8 +1,8 @@
 """The folder of index files: finds, publishes and tidies them.
 
-A file is named by its spec and its content, ``<key>-<digest>.idx``, and never changes. So a stream that began on one
-state of a dataset can be opened again by a restarted worker after the dataset has changed and was indexed anew, and two
-processes that build the same index at once only write the same file twice.
+A file is named after its spec and its content, ``<key>-<digest>.idx``, and never changes. So a restarted worker can
+still open a stream that began on an earlier state of a dataset, after the dataset has changed and was indexed again;
+and two processes that build the same index at once write the same file twice.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 from prepserver.source.container import UNFINISHED, BrokenContainerError, Container, write_container, write_whole
 from prepserver.source.errors import SourceError
 
-# States of one dataset, kept for the streams that began on them.
+# Indexes of one spec that are kept, for streams that began on an earlier state of its dataset.
 _STATES_KEPT = 8
 # Writing the largest index takes seconds: an unfinished file older than this belongs to a process that was killed.
 _UNFINISHED_AGE_NS = 3600 * 10**9
 
 
 def damaged(error: Exception) -> BrokenContainerError | None:
-    """Return the error of the damaged index, if that is why a source could not be read or opened."""
+    """Return the error of the damaged index if that is the reason why a source could not be opened or read."""
     cause = error.__cause__ if isinstance(error, SourceError) else error
     return cause if isinstance(cause, BrokenContainerError) else None
 
 
 def discard(error: Exception, folder: Path) -> Path | None:
-    """Remove an index that turned out to be damaged; return its path, or None if it is none of this cache."""
+    """Remove an index that turned out to be damaged; return its path, or None if it does not belong to this cache."""
     broken = damaged(error)
     if broken is None or broken.path.parent != folder:
         return None
@@ -69,7 +69,7 @@ class IndexCache:
         return self.folder.stat().st_mtime_ns
 
     def check(self) -> None:
-        """Remove what is damaged anywhere; reads all files."""
+        """Read all files whole, and remove damaged ones."""
         for path in self._newest_first("*.idx"):
             try:
                 Container(path).check()
@@ -77,14 +77,14 @@ class IndexCache:
                 discard(error, self.folder)
 
     def candidates(self, key: str) -> Iterator[tuple[Path, Container]]:
-        """Yield the whole index files of a key, the newest first, and remove broken ones."""
+        """Yield the index files of a key whose headers are good, the newest first, and remove broken ones."""
         for path in self._newest_first(f"{key}-*.idx"):
             try:
                 yield path, Container(path)
             except BrokenContainerError as error:
                 discard(error, self.folder)
             except OSError:
-                continue  # somebody else removed it, or the disk fails: a new index serves as well
+                continue  # another process removed it, or the disk fails: listing again gives a new index
 
     def publish(self, key: str, digest: str, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> Path:
         """Write an index file; remove this key's states beyond the newest eight, and files of killed processes.
@@ -97,7 +97,7 @@ class IndexCache:
         return path
 
     def copied(self, key: str, digest: str, content: Callable[[], Any]) -> str:
-        """Keep a copy of an index that lies elsewhere; return its path. A broken copy is made again.
+        """Keep a copy of an index that lies elsewhere, and return its path. A broken copy is replaced.
 
         Raises:
             SourceError: It cannot be written.

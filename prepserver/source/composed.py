@@ -1,8 +1,8 @@
-"""Reads sources that are composed of others: by an `IndexMap` over the listings of those.
+"""Reads sources that are composed of others, by an `IndexMap` over their listings.
 
-The listing of a composed source names the listings of its sources, which are in the cache for all jobs that use them,
-and holds the indices that a map cannot compute. What is current, what lies in the roots, and what is wrong with a
-sample is decided by the readers of its sources.
+The listing of a composed source names the listings of its sources, which lie in the cache for all jobs that use them,
+and holds the indices that a map cannot compute. The readers of its sources decide what is current, what lies in the
+roots, and what is wrong with a sample.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.maps import IndexMap, Interleaved, Picked, Woven
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
-from prepserver.source.reader import IndexInfo, Reader
+from prepserver.source.reader import IndexInfo, Reader, check_count
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.storage.remote import RemoteError
@@ -36,17 +36,16 @@ from prepserver.source.storage.remote import RemoteError
 _VERSION = 1
 """Raise it when a map or a choice of samples changes: another listing is another stream."""
 
-_MAX_SAMPLES = 1 << 40
 _PICKED = "picked"
 
 _AT_ONCE = 256
-"""Samples that begin to be read together while a listing reads them."""
+"""Samples whose reads begin together while a listing reads them."""
 
 Tables = list[list[int] | None]
 
 
 class ComposedReader(Reader):
-    """A reader of what other readers read, whose spec says how they take turns."""
+    """A reader over other readers; the spec says how their samples take turns."""
 
     spec: Composed
 
@@ -57,13 +56,13 @@ class ComposedReader(Reader):
         self._readers = {each.digest: READERS[type(each)](each, roots) for each in spec.sources}  # each listed once
 
     def map(self, listing: Container) -> IndexMap:
-        """Return the map, by a listing."""
+        """Return the map that a listing describes."""
         lengths = listing.meta["lengths"]
         turns = self.spec.turns(lengths)
         return Woven(turns, lengths) if isinstance(turns, Pattern) else Interleaved(turns, lengths)
 
     def over(self, listing: Container, opened: Sequence[Source]) -> Source:
-        """Return the source over `opened` ones, by a listing."""
+        """Return the source over the `opened` ones that a listing describes."""
         return ComposedSource(self.spec, listing, opened, self.map(listing))
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
@@ -86,8 +85,7 @@ class ComposedReader(Reader):
             known = path, Container(path)
         path, container = known
         n = len(self.map(container))
-        if not 1 <= n <= _MAX_SAMPLES:
-            raise SourceError(f"{self.spec.place} has {n} samples; there must be 1 to {_MAX_SAMPLES}")
+        check_count(self.spec, n)
         places = Places()
         for folder in dict.fromkeys([str(path.parent), *(place for each in listed for place in each.places)]):
             places.add_folder(folder)
@@ -99,7 +97,7 @@ class ComposedReader(Reader):
         return self.over(container, self._opened(container.meta["paths"]))
 
     def _read(self) -> bytes:
-        """Return the content of the file that the spec names besides its sources; kept as `_content`."""
+        """Return the content of the file that the spec names besides its sources, if any; kept as `_content`."""
         return b""
 
     def _made(
@@ -128,7 +126,7 @@ class ComposedReader(Reader):
 
 
 class PickingReader(ComposedReader):
-    """A reader of chosen samples of one source, whose indices the listing holds."""
+    """A reader of chosen samples of one source; the listing holds their indices."""
 
     @abstractmethod
     def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
@@ -145,10 +143,9 @@ class PickingReader(ComposedReader):
 
 
 def records(source: Source, start: int, stop: int) -> Iterator[tuple[int, Record | None]]:
-    """Yield index and record of the samples in [start, stop), to choose by what they hold.
+    """Yield index and record of the samples in [start, stop), for choices by their content.
 
-    None instead of a record stands for a sample that cannot be read: it stays in the epoch, where reading it again says
-    what is wrong.
+    The record of a sample that cannot be read is None. It stays in the epoch, where reading it again shows the reason.
 
     Raises:
         SourceError: An object on the network cannot be read, which may pass.
@@ -171,7 +168,7 @@ def drawn(n: int, seed: int) -> npt.NDArray[Any]:
 
 
 class ComposedSource(Source):
-    """A `Source` over others: `sources` are those of the spec, opened, and `places` says where samples come from."""
+    """A `Source` over the opened `sources` of a spec; `places` says where samples come from."""
 
     def __init__(self, spec: Composed, listing: Container, sources: Sequence[Source], places: IndexMap) -> None:
         self._sources, self._map, self._count = sources, places, len(places)
@@ -213,7 +210,7 @@ class ComposedSource(Source):
             if (table := self._tables[source]) is not None:
                 labels = rows[self._label]
                 if not 0 <= labels.min() <= labels.max() < len(table):
-                    return False  # `read` says which sample is bad
+                    return False  # `read` finds the bad sample
                 labels[:] = np.asarray(table)[labels]
             if not is_run:
                 for name, each in into.items():
@@ -236,7 +233,7 @@ class ComposedSource(Source):
         return self._relabel(source, self._sources[source].label(place))
 
     def name(self, index: int) -> str:
-        """As `Source.name`: the name in its source, and where that is if there are several."""
+        """As `Source.name`: the name in its source, and the place of that source if there are several."""
         name, where = self._named(index)
         return name + where if self._is_several else name
 
@@ -255,7 +252,7 @@ class ComposedSource(Source):
         if table is None:
             return label
         if not 0 <= label < len(table):
-            raise SampleError(f"its label {label} is none of {len(table)} classes")
+            raise SampleError(f"its label is {label}, and there are {len(table)} classes, numbered from 0")
         return table[label]
 
 
@@ -266,8 +263,8 @@ def unified(places: Sequence[str], classes: Sequence[list[str]]) -> tuple[list[s
         The names by common label, and for each source the common labels by its own; None where they are equal.
 
     Raises:
-        SourceError: Labels of a source would have to change, but another one's labels have no names, or a name is not
-            unique.
+        SourceError: The names differ, so labels must be numbered by name, but a source's labels have no names, or a
+            name is not unique.
     """
     names = list(dict.fromkeys(itertools.chain.from_iterable(classes)))
     longest = max(classes, key=len)
@@ -276,7 +273,9 @@ def unified(places: Sequence[str], classes: Sequence[list[str]]) -> tuple[list[s
     for place, each in zip(places, classes, strict=True):
         if len(set(each)) != len(each) or not each:
             why = "has two classes of one name" if each else "has numbers instead of names"
-            raise SourceError(f"the sources name their classes differently, so labels go by name; but {place} {why}")
+            raise SourceError(
+                f"the sources name their classes differently, so labels are numbered by name; but {place} {why}"
+            )
     number = {name: label for label, name in enumerate(names)}
     tables = [[number[name] for name in each] for each in classes]
     return names, [None if table == list(range(len(table))) else table for table in tables]

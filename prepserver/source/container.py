@@ -1,10 +1,10 @@
-"""The file that an index lives in: named sections of bytes after a checked header, read piece by piece.
+"""The file format of an index: named sections of bytes after a checked header, read piece by piece.
 
-Layout: a fixed header, metadata as JSON, the sections, each aligned to 8 bytes, and a CRC of each page of these. One
-CRC covers the header, the metadata and the CRCs of all pages. It is compared when the file is opened, so a file that is
-cut off, foreign or half-written is refused at once. A page is compared before anything of it is used for the first
+Layout: a fixed header, metadata as JSON, the sections, each aligned to 8 bytes, and a CRC of each page of the sections.
+One more CRC covers the header, the metadata and the CRCs of the pages. It is compared when the file is opened, so a
+file that is cut off, foreign or half-written is refused at once. A page is compared before it is used for the first
 time, so opening takes milliseconds however large the file is, and no damage goes unseen. A file appears whole, by
-rename, and never changes afterwards; whoever holds it open can read it even after its name is gone.
+rename, and never changes afterwards; a process that has it open can read it even after its name is gone.
 
 It is read, not mapped: if somebody cuts the file, or its disk fails, a read is an error, but a mapping would kill each
 process that touches it.
@@ -30,13 +30,13 @@ import numpy.typing as npt
 from prepserver.checksum import crc32
 from prepserver.source.roots import ANYWHERE, Roots, open_below
 
-# Begins the name of every unfinished file, so that those of killed processes can be found.
+# The names of unfinished files begin with this, so that those of killed processes can be found.
 UNFINISHED = ".unfinished-"
 
 AGAIN = "attach again to have it rebuilt"
 """What to do about a broken index of a cache."""
 
-# The last byte is the version of the layout. A file of another version is broken, so a cache has its index made again.
+# The last byte is the version of the layout. A file of another version counts as broken, so a cache rebuilds it.
 _MAGIC = b"PREPIDX\x03"
 # Magic, byte order mark, bytes of metadata, bytes of all sections; then the CRC.
 # Native byte order: the sections are written as they are, so a file from another kind of machine is foreign.
@@ -46,20 +46,20 @@ _BYTE_ORDER = 0x01020304
 _PREFIX_BYTES = _HEADER.size + _CRC.size
 
 _PAGE_BYTES = 1 << 14
-"""Of the sections, what has a CRC of its own: the rows of some 300 samples. Opening reads all CRCs, so it takes longer
-with smaller pages; with larger ones, the first look at a sample does."""
+"""Bytes of the sections that share a CRC: the rows of some 300 samples. Smaller pages make opening slower, which reads
+all CRCs; larger ones make the first look at a sample slower."""
 
 
 class BrokenContainerError(OSError):
     """The file is not a whole container of this version.
 
-    No sample is to blame: as after any other OSError, no row may be made of what could be read.
+    No sample is to blame: as after any other OSError, no row may be made from what could be read.
     """
 
     def __init__(self, path: Path, why: str, is_there: bool = True) -> None:
         super().__init__(f"{path}: {why}")
         self.path = path
-        self.is_there = is_there  # whether the path still leads to it: a new index may have taken its name
+        self.is_there = is_there  # whether the path still leads to this file: a new index may have taken its name
 
 
 class Container:
@@ -89,18 +89,21 @@ class Container:
         encoded, crcs = self._bytes(_PREFIX_BYTES, meta_bytes), self._bytes(end, _CRC.size * pages)
         if prefix[_HEADER.size :] != _head_crc(prefix[: _HEADER.size], encoded, crcs):
             raise self._broken("the checksum of its header is wrong")
-        content = json.loads(encoded)
-        self.meta: dict[str, Any] = content["meta"]
-        self._sections: dict[str, list[int]] = content["sections"]
+        try:
+            content = json.loads(encoded)
+            self.meta: dict[str, Any] = dict(content["meta"])
+            self._sections: dict[str, list[int]] = dict(content["sections"])
+        except (ValueError, KeyError, TypeError, RecursionError):  # a stranger may have written it, checksums and all
+            raise self._broken("its metadata cannot be read") from None
         self._crcs = memoryview(crcs).cast("I")
-        self._is_new = bytearray(b"\1" * pages)  # by page: whether it is yet to be compared
+        self._is_new = bytearray(b"\1" * pages)  # by page: 1 until its CRC has been compared
 
     def __del__(self) -> None:
         if "_file" in self.__dict__:  # it could be opened
             os.close(self._file)
 
     def section(self, name: str) -> bytes:
-        """Return all of a section; raises `BrokenContainerError` if there is none, or it is damaged, else `OSError`."""
+        """Return a whole section; raises `BrokenContainerError` if it is missing or damaged, else `OSError`."""
         return self._read(*self._place(name))
 
     def piece(self, name: str, start: int, end: int) -> bytes:
@@ -123,7 +126,7 @@ class Container:
         if name not in self._sections:
             raise self._broken(f"no section {name}")
         begins, length = self._sections[name]
-        if not 0 <= begins <= begins + length <= self._length:  # a stranger may have written it, checksums and all
+        if not 0 <= begins <= begins + length <= self._length:  # as above
             raise self._broken(f"its {name} are bytes {begins} to {begins + length} of {self._length}")
         return begins, length
 
@@ -158,8 +161,8 @@ class Container:
 class Rows:
     """Rows of numbers in a section; one system call reads a row.
 
-    The module `struct` knows the `form` of a row, which has no padding. It may reach into the next row, whose begin is
-    then the end of this one's piece. `step` is the bytes from row to row.
+    `form` is the form of a row as in `struct`, without padding. It may reach into the next row, whose first number is
+    then the end of this row's piece. `step` is the number of bytes from row to row.
     """
 
     __slots__ = ("_begins", "_count", "_form", "_read", "_step")
@@ -178,7 +181,7 @@ class Rows:
         return self._form.unpack(self._read(self._begins + index * self._step, self._form.size))
 
     def column(self, start: int, stop: int, dtype: str, offset: int) -> npt.NDArray[Any]:
-        """Return one number of each row in [start, stop), which lies `offset` bytes after the row's begin."""
+        """Return one number of each row in [start, stop): the one `offset` bytes after the begin of the row."""
         if not 0 <= start <= stop <= self._count:
             raise IndexError(f"rows {start} to {stop} of {self._count}")
         data = self._read(self._begins + start * self._step, (stop - start) * self._step)
@@ -226,7 +229,7 @@ def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def _page_crcs(pieces: Iterable[memoryview]) -> bytes:
-    """Return the CRC of each page of what the pieces are together."""
+    """Return the CRC of each page of the concatenated pieces."""
     crcs, crc, filled = array("I"), 0, 0
     for piece in pieces:
         at = 0

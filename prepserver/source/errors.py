@@ -1,4 +1,4 @@
-"""What can be wrong with a dataset, and with one of its samples."""
+"""Errors of a dataset, and of one of its samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SampleError(OSError):
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """Return a module of an optional library, or raise `SourceError` that says `what` needs it, of which `extra`."""
+    """Import an optional module, or raise `SourceError`: it says `what` needs it, and which `extra` installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -54,6 +54,6 @@ def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:
                 "and enter every folder above it"
             )
         case errno.ELOOP:
-            return SourceError(f"{what} {shown} is a link that leads back to itself")
+            return SourceError(f"{what} {shown} is a link that leads back to itself; remove the link")
         case _:
             return SourceError(f"cannot read {what} {shown}: {error.strerror or error}")

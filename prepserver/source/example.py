@@ -1,7 +1,7 @@
 """tf.train.Example: the bytes of a record as features, by the wire format of protocol buffers.
 
-An Example nests four messages, one in the other: Example, Features, an entry of a map, Feature, and a list of bytes,
-floats or integers. So a fixed number of loops reads it, and nothing that a file says makes it go deeper.
+An Example nests messages to a fixed depth: Example, Features, an entry of a map, Feature, and a list of bytes, floats
+or integers. So a fixed number of loops reads it, and no file can make it recurse.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 Value = list[bytes] | npt.NDArray[Any]
-"""Of a feature: its values of bytes, or its numbers, float32 or int64."""
+"""The value of a feature: a list of bytes, or an array of float32 or int64."""
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _MAX_VARINT_BYTES = 10
 _TOO_LONG = f"a number has more than {_MAX_VARINT_BYTES} bytes"
 _PIECE_BYTES = 1 << 20
-"""Integers are decoded in pieces, because that takes fifty times the bytes of a piece."""
+"""Integers are decoded in pieces, because decoding takes fifty times the memory of a piece."""
 _ALONE = 16
-"""So many bytes of integers are read one by one; more are read at once, which costs 30 us for any number."""
+"""Up to this many bytes, integers are read one by one; above, as an array, which takes 30 us for any number."""
 
 
 class BrokenExampleError(Exception):
-    """The bytes are no tf.train.Example."""
+    """The bytes are not a tf.train.Example."""
 
 
 def features(data: bytes, at: int, end: int, wanted: Collection[bytes]) -> dict[bytes, Value]:
-    """Return the wanted features of the Example in [at, end) of some bytes; those that it lacks are missing.
+    """Return the wanted features that the Example in data[at:end] has.
 
     Raises:
-        BrokenExampleError: It is none, or its lengths do not fit it.
+        BrokenExampleError: These bytes are not an Example, or its lengths do not fit it.
     """
     try:
         return {name: _values(data, *place) for name, *place in _entries(data, at, end) if name in wanted}
@@ -47,7 +47,7 @@ def names(data: bytes, at: int, end: int) -> list[bytes]:
 
 
 def _entries(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the name of each feature, and from where to where its message lies."""
+    """Yield the name of each feature, and the begin and the end of its message."""
     while at < end:
         number, inner, at = _field(data, at, end)
         while number == 1 and inner < at:

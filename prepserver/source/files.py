@@ -1,9 +1,9 @@
 """The index of a dataset of files: built in memory by a scan, read entry by entry by workers.
 
 Each file has a name and a row of 20 bytes: where the name begins, its label and the number of its folder. A row may
-hold further numbers, so that one read finds all that is known of a file. Folder names are stored once. A path is
+hold further numbers, so that one read finds everything about a file. Folder names are stored once. A path is
 `folder + name`; the folder ends in a slash or is empty. A path is relative to the base of the source unless it begins
-with a slash or is a URL. Paths are bytes, as the system has them.
+with a slash or is a URL. Paths are bytes, as in system calls.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FileTable:
         self._name_ends.append(len(self._names))
 
     def relabel(self, labels: list[int]) -> None:
-        """Replace all labels, which some lists give only at the end."""
+        """Replace all labels: some lists define them only at their end."""
         self._labels = array("q", labels)
 
     @property
@@ -92,7 +92,7 @@ class FileTable:
         return digest.hexdigest()
 
     def add_to(self, places: Places) -> Places:
-        """Add where the files really lie, and return the places.
+        """Add the places where the files really lie to `places`, and return it.
 
         Folders are listed to find the links among their files: on a network file system that is a hundred times faster
         than a call for each file.
@@ -112,7 +112,7 @@ class FileTable:
     def sections(self, more: Sequence[array[int]] = (), prefix: str = "") -> dict[str, memoryview]:
         """Return the sections of the index file, with further numbers of each file; see `Listing`."""
         columns = (self._name_ends, self._labels, self._folders, *more)
-        # One row more than there are files: it says only where the last name ends.
+        # The last row belongs to no file: it says where the last name ends.
         rows = np.zeros(len(self) + 1, ",".join(column.typecode for column in columns))
         for name, column in zip(rows.dtype.names or (), columns, strict=True):
             rows[name][: len(column)] = column
@@ -126,9 +126,9 @@ class FileTable:
     def contents(
         self, classes: list[str], masks: FileTable | None = None, more: Sequence[array[int]] = ()
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
-        """Return metadata and sections of an index of these files, with a mask for each and `more` numbers of each.
+        """Return metadata and sections of an index of these files, each with its mask and its `more` numbers.
 
-        `classes` are the names by label; there are none if labels are only numbers.
+        `classes` are the names by label; none if labels are only numbers.
         """
         tables = {"": self} if masks is None else {"": self, MASKS: masks}
         content, sections = self.digest(classes), self.sections(more)
@@ -155,7 +155,7 @@ def joined(base: bytes, path: bytes) -> bytes:
 
 
 def _links_in(folder: bytes) -> frozenset[bytes] | None:
-    """Return the names of the links in a folder; None if it cannot be listed, though its files may be readable."""
+    """Return the names of the links in a folder; None if it cannot be listed (its files may still be readable)."""
     if is_url(folder):
         return frozenset()
     try:
@@ -168,7 +168,7 @@ def _links_in(folder: bytes) -> frozenset[bytes] | None:
 class Listing(Source):
     """The labels and names of a `Source` whose index was built from a `FileTable`.
 
-    The module `struct` knows the form of `more` numbers of each file; `prefix` begins the names of the sections.
+    `more` is the form of the further numbers of each file, as in `struct`; `prefix` begins the names of the sections.
     """
 
     def __init__(self, container: Container, more: str = "", prefix: str = "") -> None:
@@ -209,9 +209,9 @@ class Listing(Source):
 
 
 class FileSource(Listing):
-    """A `Source` of images that are files or objects, with masks that are such, too; by the prefix `MASKS` these alone.
+    """A `Source` of images that are files or objects, and of their masks; with the prefix `MASKS`, of the masks alone.
 
-    Objects that were listed with their bucket have two further numbers: `Wanted.size` and `version`.
+    Objects that were listed with their bucket have two further numbers: `Wanted.size` and `Wanted.version`.
     """
 
     def __init__(self, container: Container, spec: Any, roots: Roots, prefix: str = "", more: str = "") -> None:
@@ -261,12 +261,12 @@ class FileSource(Listing):
         try:
             return read_regular_file(path, roots=self._roots)
         except SampleError as error:
-            if isinstance(error.__cause__, FileNotFoundError):  # perhaps the base is wrong, which no name tells
+            if isinstance(error.__cause__, FileNotFoundError):  # perhaps the base is wrong, and names do not show it
                 raise SampleError(f"{error.reason}: {printable(os.fsdecode(path))}") from error.__cause__
             raise
 
     def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
-        """Return what to read of an object; None for a file."""
+        """Return the read of an object; None for a file."""
         if not self.reads_ahead or not is_url(url := joined(self._base, self._path(row))):
             return None
         size, version = row[3:5] if self._has_versions else (-1, 0)

@@ -1,7 +1,7 @@
-"""Files that gzip has compressed, read in the middle: by points, one in each MiB, from which unpacking can begin.
+"""Random access to files compressed by gzip: points, one in each MiB, from which unpacking can begin.
 
 Listing a file unpacks it twice: once for indexed_gzip, which finds the points, and once for Python's own gzip, which
-notices each kind of damage. Nothing is written unpacked. A point takes 32 KiB of the index, so 3 % of what is unpacked.
+notices each kind of damage. Nothing is written unpacked. A point takes 32 KiB of the index, 3 % of the unpacked size.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ except ImportError:
 MAGIC = b"\x1f\x8b\x08"
 
 MOST_BYTES = 64 << 30
-"""Of one file, unpacked: its points then take 2 GiB, of the 8 that an indexer may have."""
+"""Of one file, unpacked: its points take 2 GiB then, of the 8 GiB that an indexer may have."""
 
 _HELD_BYTES = 256 << 20
-"""A file on the network up to this size is held in memory while it is listed, of eight at a time; a larger one is
+"""A file on the network of up to this size is held in memory while it is listed, up to eight at a time; a larger one is
 downloaded twice."""
 
 _SPAN_BYTES = 1 << 20
 _STEP_BYTES = 16 << 20
 _SPANS_KEPT_BYTES = 16 << 20
-"""What a source keeps of spans that are unpacked; the latest in any case."""
+"""Most bytes of unpacked spans that a source keeps; it always keeps the latest one."""
 
 # Points in indexed_gzip's form, a file that its C library writes: a head, a table, and 32 KiB for most of them.
 _HEAD = struct.Struct("<31sI")
@@ -59,7 +59,7 @@ def check_installed(path: str) -> None:
 
 
 class GzippedFile:
-    """A compressed file, for listing: a `File` of what is in it, read in ascending order.
+    """A compressed file, for listing: a `File` of its unpacked content, read in ascending order.
 
     Its `points` say where unpacking can begin, in indexed_gzip's form.
 
@@ -80,7 +80,7 @@ class GzippedFile:
         self.size, self.points = 0, b""
         opened = _opened(twice[1])
         try:
-            while (at := opened.seek(self.size + _STEP_BYTES)) > self.size:  # it finds points on the way
+            while (at := opened.seek(self.size + _STEP_BYTES)) > self.size:  # seeking finds the points
                 self.size = at
                 if at > MOST_BYTES:
                     raise SourceError(
@@ -88,14 +88,14 @@ class GzippedFile:
                         "file: write several files, or unpack it, gzip -dc"
                     )
         except OSError as error:
-            self.check_end()  # it says what is wrong with the file
+            self.check_end()  # raises if the file is damaged
             if not self._plain.tell():
                 return  # it holds nothing
-            raise SourceError(f"{path} cannot be read in the middle ({error}): unpack it, gzip -dc") from error
+            raise SourceError(f"{path} cannot be read from its middle ({error}): unpack it, gzip -dc") from error
         spans = pairwise([*(at for at, _ in opened.seek_points()), self.size])
         if any(end - begin > MAX_ENCODED_BYTES for begin, end in spans):
             raise SourceError(
-                f"{path} cannot be read in the middle: it was compressed in pieces of more than {MAX_ENCODED_BYTES} "
+                f"{path} cannot be read from its middle: it was compressed in pieces of more than {MAX_ENCODED_BYTES} "
                 "bytes. Unpack it, gzip -dc"
             )
         opened.export_index(fileobj=(points := io.BytesIO()))
@@ -131,10 +131,10 @@ class GzippedFile:
 
 
 class GzippedShards(Shards):
-    """Shards of which some are compressed; ranges are of what they hold when they are unpacked.
+    """Shards of which some are compressed; ranges are ranges of their unpacked content.
 
-    As they lie, shards have the `sizes`; unpacked, they have the `lengths`. `points` returns a range of a shard's
-    `GzippedFile.points`, by offset and length; nothing if it is not compressed.
+    `sizes` are the sizes of the stored shards, `lengths` of their unpacked content. `points` returns a range of a
+    shard's `GzippedFile.points`, by offset and length; b"" if the shard is not compressed.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class GzippedShards(Shards):
         return self._shards.name(shard)
 
     def _stored(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-        """Yield what must be read of the shards as they lie."""
+        """Yield the ranges of the stored shards that must be read."""
         for shard, offset, length in ranges:
             if (points := self._file(shard)) is None:
                 yield shard, offset, length
@@ -201,7 +201,7 @@ class GzippedShards(Shards):
 class _Points:
     """The points of a file of `size` bytes that holds `length`; the window of one is read when unpacking begins there.
 
-    `piece` returns a range of `GzippedFile.points`. Attribute `begins`: where each span begins, and the last one ends.
+    `piece` returns a range of `GzippedFile.points`. Attribute `begins`: where each span begins and the last one ends.
     """
 
     def __init__(self, piece: Callable[[int, int], bytes], size: int, length: int) -> None:
@@ -220,13 +220,13 @@ class _Points:
         return range(first - 1, last)
 
     def stored(self, number: int) -> tuple[int, int]:
-        """Return offset and length of what must be read to unpack a span: a byte before it may be a part of it."""
+        """Return offset and length of the stored bytes that a span needs: the byte before it may be a part of it."""
         place, end = self._places[number : number + 2].tolist()
         begin = max(0, place - 1)
         return begin, end - begin
 
     def unpacked(self, number: int, stored: bytes) -> bytes:
-        """Return a span, from the bytes that `stored` says."""
+        """Unpack a span from its stored bytes."""
         first, point = self.stored(number)[0], self._table[number : number + 1]
         begin, end = self.begins[number : number + 2].tolist()
 
@@ -241,5 +241,5 @@ class _Points:
 
 
 def _opened(file: Stream | io.BytesIO) -> Any:
-    """Return a file whose checksums others compare: Python's gzip, and records that have their own."""
+    """Open without comparing checksums: Python's gzip compares them when listing, and records have their own."""
     return indexed_gzip._IndexedGzipFile(fileobj=file, spacing=_SPAN_BYTES, skip_crc_check=True)

@@ -1,7 +1,7 @@
-"""Files of lines, a sample each: where each line begins, 8 bytes a sample; nothing else is in the index.
+"""Files of lines, each of which is a sample. The index holds where each begins, 8 bytes a sample.
 
-The index counts bytes over all files, one after the other. A sample's bytes end where the next one begins, or with its
-file: what was skipped between them is line ends, which are cut off.
+It counts bytes over all files, one after the other. A sample ends where the next one begins, or with its file; the line
+ends between them are cut off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _LF, _CR, _QUOTE = b'\n\r"'
 _BOM = b"\xef\xbb\xbf"
 
 _STRETCH = 4096
-"""Samples between two whose line number is in the index; other numbers are counted from there, for messages."""
+"""The index holds the line number of each sample whose place is a multiple of this; others are counted from there, for
+messages."""
+
+_MOST_COUNTED_BYTES = 64 << 20
+"""Most bytes that are read to count the lines of such a stretch, which may be long."""
 
 U64 = npt.NDArray[np.uint64]
 
@@ -44,11 +48,11 @@ class Lines:
 
     begins: U64  # where each sample begins in the file
     numbers: U64  # number of the line, from 1, of each `_STRETCH`-th sample
-    length: int  # bytes of the file, or of what it holds if it is compressed
+    length: int  # bytes of the file, unpacked
     header: bytes = b""  # the first record, if it names the columns
     # of a table: the number of cells of a record, then the place of each column's cell
     cells: list[int] = field(default_factory=list)
-    points: bytes = b""  # where it can be unpacked, if it is compressed
+    points: bytes = b""  # `GzippedFile.points`, if it is compressed
 
 
 def list_lines(path: str, file: File, found: Callable[..., None], quotes: bool = False, header: bool = False) -> Lines:
@@ -57,7 +61,7 @@ def list_lines(path: str, file: File, found: Callable[..., None], quotes: bool =
     With `quotes`, a line end inside double quotes ends no sample. With `header`, the first record names the columns.
 
     Raises:
-        SourceError: A quote stays open, or the file is compressed.
+        SourceError: A quote is never closed, or the file is compressed.
         OSError: It cannot be read.
     """
     refuse_compressed(path, file.read(16, 0))
@@ -110,7 +114,7 @@ def _begins(path: str, file: File, quotes: bool, header: bool, found: Callable[.
         last = data[-1:]
     if is_open:
         raise SourceError(
-            f"{path}: the quotes of the record in line {number} stay open; double the quotes inside of cells"
+            f"{path}: a quote in the record of line {number} is never closed; double the quotes inside cells"
         )
     if begin < size and file.read(2, begin) != b"\r":  # the last line has no end
         add(np.array([begin]), np.array([number]))
@@ -193,13 +197,13 @@ class LinesSource(Source):
         return file, begin - self._starts[file], min(end, self._starts[file + 1]) - begin
 
     def line(self, index: int) -> tuple[int, str]:
-        """Return the number of a sample's file, and its line; raises `SampleError` if it is unreadable, or no text."""
+        """Return the number of a sample's file, and its line; raises `SampleError` if it is unreadable or not text."""
         file, data = self.piece(index)
         try:
             return file, data.rstrip(b"\r\n").decode()
         except UnicodeDecodeError as error:
             raise SampleError(
-                f"byte {error.start} of the line, {data[error.start]:#04x}, is no UTF-8: convert the file with iconv"
+                f"byte {error.start} of the line, {data[error.start]:#04x}, is not UTF-8: convert the file with iconv"
             ) from None
 
     def piece(self, index: int) -> tuple[int, bytes]:
@@ -214,24 +218,28 @@ class LinesSource(Source):
 
     def name(self, index: int) -> str:
         file = bisect_right(self._firsts, index) - 1
+        place = index - self._firsts[file]
         try:
-            where = f"line {self._number(file, index - self._firsts[file])}"
+            number = self._number(file, place)
         except BrokenContainerError:
             raise
         except OSError:  # the file has changed
-            where = f"sample {index - self._firsts[file]}"
+            number = None
+        where = f"sample {place}" if number is None else f"line {number}"
         return f"{self._files[file]}, {where}"
 
-    def _number(self, file: int, place: int) -> int:
-        """Return the number of a sample's line in its file."""
+    def _number(self, file: int, place: int) -> int | None:
+        """Return the number of a sample's line in its file; None if counting it would read too much."""
         stretch = self._firsts[file] + place - place % _STRETCH
         if self._numbered[0] != stretch:
             count = min(_STRETCH, self._firsts[file + 1] - stretch)
             begins = np.frombuffer(self._container.piece("begins", 8 * stretch, 8 * (stretch + count)), np.uint64)
             before = sum(-(-count // _STRETCH) for count in np.diff(self._firsts[: file + 1]).tolist())
             mark = self._container.rows("numbers", "Q", 8)[before + place // _STRETCH][0]
-            start = int(begins[0])
-            data = self._shards.read(file, start - self._starts[file], int(begins[-1]) - start)
+            start, nbytes = int(begins[0]), int(begins[-1] - begins[0])
+            if nbytes > _MOST_COUNTED_BYTES:
+                return None
+            data = self._shards.read(file, start - self._starts[file], nbytes)
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LF)
             self._numbered = stretch, mark + np.searchsorted(ends, begins - begins[0]).astype(np.uint64)
         return int(self._numbered[1][place % _STRETCH])

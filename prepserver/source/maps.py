@@ -1,7 +1,4 @@
-"""Maps of the indices of a composed source: pure, and computed for any index without those before it.
-
-A map gives for each index the number of a source and an index there.
-"""
+"""Maps from the indices of a composed source to samples of its sources: pure, and computed for any index by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Place = tuple[int, int]
 
 
 class IndexMap(ABC):
-    """Where the samples of a composed source come from."""
+    """Says where the samples of a composed source come from."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -41,7 +38,7 @@ class IndexMap(ABC):
 
 
 class Picked(IndexMap):
-    """Chosen samples of one source: `rows` has the index of each."""
+    """Chosen samples of one source; `rows` holds their indices."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -55,12 +52,12 @@ class Picked(IndexMap):
 
 
 class Woven(IndexMap):
-    """Sources of these `lengths` that take turns in a pattern."""
+    """Sources that take turns in a pattern; `lengths` are their numbers of samples."""
 
     def __init__(self, pattern: Pattern, lengths: Sequence[int]) -> None:
         turns = Counter(pattern.sources)
         before = [pattern.start] * len(lengths)
-        self._slots: list[tuple[int, int, int]] = []  # source, its turns in a period, its sample in the first one
+        self._slots: list[tuple[int, int, int]] = []  # source, its turns in a period, its sample in the first period
         for source in pattern.sources:
             self._slots.append((source, turns[source], before[source]))
             before[source] += 1
@@ -83,15 +80,15 @@ class Woven(IndexMap):
 
 
 class _Stretch(NamedTuple):
-    """Indices in which the same sources take turns, in whole blocks."""
+    """A run of indices in which the same sources take turns, in whole blocks."""
 
     start: int  # the first index
-    firsts: list[Place]  # of each source, the first sample here
+    firsts: list[Place]  # the first sample here of each source
     block: int  # samples of a block
 
 
 class Interleaved(IndexMap):
-    """Sources of these `lengths`, block by block in turn; a table of stretches, a few for each source."""
+    """Sources of these `lengths`, block by block in turn: a table of stretches, a few for each source."""
 
     def __init__(self, blocks: Blocks, lengths: Sequence[int]) -> None:
         cycle_length, block_length = blocks
@@ -105,8 +102,8 @@ class Interleaved(IndexMap):
                 rounds = min((lengths[source] - done) // block_length for source, done in turns)
                 self._add(turns, block_length, rounds)
                 slots = [slot and (slot[0], slot[1] + rounds * block_length) for slot in slots]
-            # A round in which sources begin or end. As in tf.data, one that ends makes room at its slot's next turn,
-            # and one whose last block was whole ends at the turn after that block.
+            # A round in which sources begin or end. As in tf.data, the slot of a source that has ended is filled again
+            # at its next turn, and a source whose last block was whole ends at the turn after that block.
             for number, slot in enumerate(slots):
                 if slot is None and opened == len(lengths):
                     continue

@@ -1,8 +1,8 @@
-"""Images with boxes: what an index knows of the boxes of each file, in flat sections.
+"""Images with boxes: the boxes of each file, in flat sections of an index.
 
-The further numbers of each file are its first box (uint64), how many it has (uint32), the (height, width) of the image
-that they lie on (both uint32, 0 if unknown) and a number of the dataset's own (int64). The section ``objects`` has one
-row for each box, with the columns of the source that hold something for each box.
+The further numbers of each file are its first box (uint64), the number of its boxes (uint32), the (height, width) of
+the image that they lie on (both uint32, 0 if unknown) and the dataset's own number (int64). The section ``objects`` has
+a row for each box, with those columns of the source that have a value for each box.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from prepserver.source.roots import Roots
 from prepserver.source.samples import Record
 
 MOST_COORDINATE = 1e6
-"""Of a box or a point; far beyond any image, and exact in float32 to a sixteenth of a pixel."""
+"""Of a box or a point: far beyond any image, and still exact to a sixteenth of a pixel in float32."""
 
 MOST_FAULTS = 1000
 """Images with broken annotations. With more, the dataset is broken."""
 
 MOST_FAULT_CHARS = 500
-"""Of what is said of one: it quotes the file, and each worker has all in memory."""
+"""Of the reason for one: it quotes the file, and each worker keeps all reasons in memory."""
 
 _MORE = "QIIIq"
 
@@ -78,7 +78,7 @@ class ObjectTable:
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
         """Return metadata and sections of an index of `files` and masks; raises `SourceError` if all boxes are bad."""
         if len(self._faults) == len(files):
-            raise SourceError(f"the annotations of no image can be used. The first one: {self._faults['0']}")
+            raise SourceError(f"the annotations of all images are unusable. The first one: {self._faults['0']}")
         meta, sections = files.contents(classes, masks, self._numbers)
         digest = hashlib.sha256(f"{meta['content_digest']} {self.form} {self._faults}".encode())
         for column in self._numbers:
@@ -89,7 +89,7 @@ class ObjectTable:
 
 
 def object_form(columns: Columns) -> np.dtype[Any]:
-    """Return the dtype of a row for each box: the columns that have something for each, by name."""
+    """Return the dtype of a box's row: the columns that have a value for each box, by name."""
     form = []
     for name, kind in columns.items():
         if isinstance(kind, Boxes) or kind.is_per_box:

@@ -1,4 +1,4 @@
-"""Files that the ops of a pipeline read: what they hold, as digests, and where they lie."""
+"""Files that the ops of a pipeline read: digests of their content, and their folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def digests(paths: Sequence[str], roots: Roots | None = None) -> list[str]:
 
 
 def places(paths: Sequence[str]) -> list[str]:
-    """Return the folders where files really lie."""
+    """Return the folders where files really lie, links followed."""
     found = Places()
     for path in paths:
         found.add_file(path)

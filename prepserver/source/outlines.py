@@ -1,6 +1,6 @@
-"""Outlines of objects in COCO's forms: checked when they are listed, kept as its run lengths, painted into a mask.
+"""Outlines of objects in COCO's forms: checked when listed, stored as run lengths, painted into a mask when read.
 
-Run lengths are pycocotools' own, so masks have the pixels that its users know.
+pycocotools makes and paints the run lengths, so masks have the pixels that its users know.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.source.container import Container
 from prepserver.source.errors import library
 
 _COUNTS = re.compile("(?:[P-o]{0,6}+[0-O])++")
-"""Compressed run lengths: pycocotools reads on behind a text whose last number has no end, and writes what it finds."""
+"""Compressed run lengths: if the last number has no end, pycocotools reads past the text, and writes what it finds."""
 _MOST = 255
-"""Numbers of objects in a mask of uint8."""
+"""Most objects that a mask of uint8 can number."""
 
 
 class BadOutline(Exception):
@@ -33,7 +32,7 @@ def pycocotools() -> Any:
 
 
 def compact(given: Any) -> Any:
-    """Return polygons in an eighth of their memory; anything else as it is."""
+    """Return polygons in a form that takes an eighth of the memory; anything else unchanged."""
     try:
         return [array("d", each) for each in given] if isinstance(given, list) else given
     except (TypeError, OverflowError):
@@ -43,21 +42,19 @@ def compact(given: Any) -> Any:
 def run_lengths(given: Any, height: int, width: int) -> bytes:
     """Return the compressed run lengths of an outline on an image; empty for one without pixels.
 
-    The image has `height` times `width` pixels. Given is a list of polygons, of x and y in turn, after `compact`; or a
-    map with ``size`` and ``counts``.
+    `given` is a list of polygons, each x and y in turn, after `compact`; or a map with ``size`` and ``counts``. The
+    image has `height` times `width` pixels.
 
     Raises:
-        BadOutline: It is none of these, or lies far outside the image.
+        BadOutline: It is neither, or lies far outside the image.
     """
     mask = pycocotools()
     if not given:
         return b""
-    if height * width > DEFAULT_MAX_PIXELS:
-        raise BadOutline(f"is on {height}x{width} pixels, more than {DEFAULT_MAX_PIXELS}")
     if isinstance(given, list):
         return bytes(mask.merge(mask.frPyObjects(_polygons(given, 2 * max(height, width)), height, width))["counts"])
     if not isinstance(given, dict) or given.get("size") != [height, width]:
-        raise BadOutline(f"is no list of polygons, and no run lengths on {height}x{width} pixels")
+        raise BadOutline(f"is neither a list of polygons nor run lengths on {height}x{width} pixels")
     counts = given.get("counts")
     if isinstance(counts, list):
         if not all(type(each) is int and each >= 0 for each in counts) or sum(counts) != height * width:
@@ -65,7 +62,7 @@ def run_lengths(given: Any, height: int, width: int) -> bytes:
         given = mask.frPyObjects(given, height, width)
     elif isinstance(counts, str) and _COUNTS.fullmatch(counts):
         given = {**given, "counts": counts.encode()}
-        # Decoding fails on too many pixels only; too few would leave the rest of the mask as its memory was.
+        # Decoding fails on too many pixels only; with too few, the rest of the mask would be uninitialised memory.
         try:
             fits = mask.encode(mask.decode(given))["counts"] == given["counts"]
         except ValueError:
@@ -80,7 +77,7 @@ def run_lengths(given: Any, height: int, width: int) -> bytes:
 def _polygons(given: list[Any], far: float) -> list[Any]:
     for each in given:
         if not isinstance(each, array) or len(each) < 6 or len(each) % 2:
-            raise BadOutline("has a polygon that is no list of three or more points")
+            raise BadOutline("has a polygon that is not a list of three or more points")
         if not all(-far <= value <= far for value in each):
             raise BadOutline(f"has a polygon with a point farther than {far:g} pixels away")
     return [list(each) for each in given]
@@ -100,9 +97,9 @@ class Outlines:
         self._container, self._ends = container, container.rows("outline_ends", "QQ", 8)
 
     def painted(self, first: int, count: int, size: tuple[int, int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the mask of an image of `size` (height, width), and the number in it of each object.
+        """Return the mask of an image of `size` (height, width), and the number in the mask of each object.
 
-        Its objects are those from `first` on, `count` of all.
+        The image has `count` objects, from object `first` of the index on.
         """
         canvas, numbers = np.zeros(size, np.uint8), np.zeros(count, np.int16)
         found = [self._container.piece("outlines", *self._ends[first + number]) for number in range(min(count, _MOST))]

@@ -19,7 +19,7 @@ _DTYPES = {dtype.str.encode(): dtype for dtype in (np.dtype(name).newbyteorder("
 
 
 def to_bytes(value: Any, kind: kinds.Kind) -> bytes:
-    """Return the bytes of a value of a record; pixels become a PNG, and the size of a plane follows its boxes."""
+    """Return the bytes of a value of a record: pixels become a PNG, and the size of their plane follows boxes."""
     value, *size = value if isinstance(value, tuple) else (value,)
     if isinstance(value, bytes):
         return value
@@ -37,7 +37,7 @@ def to_bytes(value: Any, kind: kinds.Kind) -> bytes:
 
 
 def from_bytes(data: memoryview, kind: kinds.Kind) -> Any:
-    """Return the value whose bytes these are; raises `BrokenRecordError` if they are none of this kind."""
+    """Return the value of these bytes; raises `BrokenRecordError` if they hold none of this kind."""
     if isinstance(kind, kinds.Image | kinds.Mask | kinds.Bytes):
         return bytes(data)
     try:
@@ -46,14 +46,14 @@ def from_bytes(data: memoryview, kind: kinds.Kind) -> Any:
         name, dimensions = _ARRAY.unpack_from(data)
         dtype = _DTYPES.get(name.rstrip(b"\0"))
         if dtype is None or dimensions > _MOST_DIMENSIONS:
-            raise ValueError(f"no array of numbers: {name!r}, {dimensions} dimensions")
+            raise ValueError(f"not an array of numbers: {name!r}, {dimensions} dimensions")
         shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY.size)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at := _ARRAY.size + 8 * dimensions)
         rest = data[at + array.nbytes :]
         if rest and isinstance(kind, kinds.Boxes | kinds.Keypoints):
             return array, struct.unpack("<2Q", rest)
         if rest:
-            raise ValueError(f"{len(rest)} bytes too many")
+            raise ValueError(f"{len(rest)} bytes more than its array needs")
         if not _is_of(array, kind):
             raise ValueError(f"an array of {array.dtype} in the shape {array.shape}")
     except (ValueError, TypeError, struct.error) as error:
@@ -62,7 +62,7 @@ def from_bytes(data: memoryview, kind: kinds.Kind) -> Any:
 
 
 def _is_of(array: np.ndarray[Any, Any], kind: kinds.Kind) -> bool:
-    """Say whether rows can take an array as it is; boxes and what belongs to them are checked when they are moved."""
+    """Say whether rows can take an array as it is; boxes and the columns beside them are checked later."""
     match kind:
         case kinds.Label():
             return array.dtype == np.int64 and not array.ndim

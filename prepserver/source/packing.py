@@ -1,8 +1,8 @@
-"""Which pieces of texts make a row of tokens: pure arithmetic, done once when texts are listed.
+"""Chooses the pieces of texts that make each row of tokens: pure arithmetic, done once when texts are listed.
 
-Texts are taken in windows of consecutive ones, so that memory is bounded and the texts of a row lie near each other.
-Within a window each piece goes, the longest first, to the row with the least room that it fits into (best fit
-decreasing), as in "Fewer Truncations Improve Language Modeling" (Ding et al., 2024).
+It packs windows of consecutive texts, so that memory is bounded and the texts of a row lie near each other. Within a
+window it places the longest pieces first, each in the row with the least room that it fits into (best fit decreasing),
+as in "Fewer Truncations Improve Language Modeling" (Ding et al., 2024).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WINDOW = 1 << 16
 """Texts of a window."""
 
 _TRIES = 6
-_ENOUGH = 0.98  # of a row, for a part of a long text
+_ENOUGH = 0.98  # of a row: a part of a long text that fills this much is not improved further
 
 
 class Piece(NamedTuple):
@@ -54,7 +54,7 @@ def rows_of(pieces: list[Piece], length: int) -> list[list[Piece]]:
 def parts_of(number: int, text: str, count: int, length: int, counted: Callable[[str], int]) -> Iterator[Piece]:
     """Yield the parts of a text that has more tokens than a row: all of it, in order, each nearly as long as a row.
 
-    The text has `count` tokens, a row `length`; `counted` returns how many a part has by itself.
+    The text has `count` tokens, a row `length`; `counted` returns the number of tokens of a part.
 
     Raises:
         ValueError: A single character has more tokens than a row.
@@ -70,7 +70,7 @@ def parts_of(number: int, text: str, count: int, length: int, counted: Callable[
                 if tokens >= _ENOUGH * length or end == len(text):
                     break
             size = int((end - begin) * length * (0.99 if tokens <= length else 0.97) / max(1, tokens))
-        while not best[0]:  # its tokens lie far from evenly
+        while not best[0]:  # its tokens are spread very unevenly
             size = max(1, size // 2)
             end = _cut(text, begin, begin + size)
             tokens = counted(text[begin:end])

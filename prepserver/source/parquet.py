@@ -1,4 +1,4 @@
-"""What the metadata of a Parquet file say: its columns, their types, and what they take when they are decoded."""
+"""The metadata of a Parquet file: its columns, their types, and the memory that they take when decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepserver.source.errors import SourceError, library
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _WITH_THEM = {*_DICTIONARIES, "PLAIN", "RLE", "BIT_PACKED"}
-"""Encodings that pyarrow reads as dictionaries: not all are."""
+"""Encodings of columns that pyarrow can read as dictionaries."""
 
 
 def pyarrow_for(path: str) -> tuple[Any, Any]:
@@ -23,7 +23,7 @@ def pyarrow_for(path: str) -> tuple[Any, Any]:
 
 
 def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
-    """Return the name of a column in the file, down to what is read; raises `SourceError` if there is none such."""
+    """Return the dotted name of what is read for a column; raises `SourceError` if the file has none of its kind."""
     name, found = spec.names.get(column, column), schema
     parts = [name] if schema.get_field_index(name) >= 0 else name.split(".")
     for part in parts:
@@ -47,16 +47,16 @@ def places_of(meta: Any, leaves: Sequence[str]) -> list[int]:
 
 
 def decoded_bytes(meta: Any, group: int, place: int) -> int:
-    """Return the bytes of a column in a row group when it is decoded, its texts as a dictionary."""
+    """Return the bytes of a column in a row group when decoded, with texts kept as a dictionary."""
     chunk, column = meta.row_group(group).column(place), meta.schema.column(place)
     width = column.length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(chunk.physical_type, 4)
     return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
 
 
 def repeated(meta: Any, leaves: Sequence[str], most_bytes: int) -> list[str]:
-    """Return the columns of texts of which a copy for each row may take more than `most_bytes`.
+    """Return the columns whose texts may take more than `most_bytes` if each row has its own copy.
 
-    A dictionary stores a text once, however many rows have it.
+    A dictionary stores a text once for all rows that have it.
     """
     found = []
     for place in places_of(meta, leaves):
@@ -91,7 +91,7 @@ def _fits(kind: Kind, found: Any) -> bool:
 
 
 def class_names(schema: Any, spec: Parquet) -> list[str]:
-    """Return the names of the classes that ``datasets`` noted; none for another label."""
+    """Return the names of the classes that ``datasets`` stored in the schema; none if the label is not such a class."""
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         names = features[spec.names.get("label", "label")]["names"]

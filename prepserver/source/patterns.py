@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -20,24 +21,24 @@ def expand(pattern: str) -> list[str]:
     """Return the paths that a pattern names, in order: ``{a,b}``, and ``{000..127}`` padded like its first number.
 
     Raises:
-        SourceError: It names too many paths, or braces hold neither form.
+        SourceError: It names too many paths, or its braces are not of these forms.
     """
     head, brace, rest = pattern.partition("{")
     if not brace:
         return [pattern]
     inside, closed, tail = rest.partition("}")
     if not closed or not inside:
-        raise SourceError(f"{pattern}: braces hold a,b or 000..127")
+        raise SourceError(f"{pattern}: braces must hold names, as in {{a,b}}, or a range, as in {{000..127}}")
     first, dots, last = inside.partition("..")
     if dots:
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= int(first) + _MOST_PATHS):
-            raise SourceError(f"{pattern}: {{{inside}}} is no range; write it as {{000..127}}")
+            raise SourceError(f"{pattern}: {{{inside}}} is not a range; write it as {{000..127}}")
         names = [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
     else:
         names = inside.split(",")
     tails = expand(tail)
     if len(names) * len(tails) > _MOST_PATHS:
-        raise SourceError(f"{pattern} names more than {_MOST_PATHS} shards")
+        raise SourceError(f"{pattern} names more than {_MOST_PATHS} files, the limit")
     return [f"{head}{name}{each}" for name in names for each in tails]
 
 
@@ -49,9 +50,9 @@ def files_of(patterns: Sequence[str], roots: Roots) -> list[str]:
         SourceError: A folder cannot be listed, or a pattern matches no file, or one is named twice.
     """
     found = [path for pattern in patterns for each in expand(pattern) for path in _matching(each, roots)]
-    if len(set(found)) < len(found):
-        twice = next(path for path in found if found.count(path) > 1)
-        raise SourceError(f"{twice} is named twice")
+    ((path, times),) = Counter(found).most_common(1)
+    if times > 1:
+        raise SourceError(f"{path} is named more than once")
     return found
 
 
@@ -65,14 +66,14 @@ def _matching(pattern: str, roots: Roots) -> list[str]:
     is_wild = False  # whether a part before had wildcards
     for place, part in enumerate(parts, 1):
         is_wild = not _WILD.isdisjoint(part) or (is_wild and is_remote)
-        if is_wild:  # in a bucket, only a listing tells what is there
+        if is_wild:  # in a bucket, only a listing shows which folders exist
             paths = [
                 f"{path}/{name}" for path in paths for name in _names(path or "/", part, place == len(parts), roots)
             ]
         else:
             paths = [f"{path}/{part}" for path in paths]
     if not is_remote:
-        for path in paths:  # before a link could tell what exists outside
+        for path in paths:  # before `isfile`, which would reveal what exists outside
             roots.check_path("the file", path)
         paths = [path for path in paths if os.path.isfile(path)]
     if not paths:

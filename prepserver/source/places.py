@@ -1,7 +1,7 @@
-"""Where the files of a dataset really lie: the folders that its readers must be able to open.
+"""The folders where a dataset's files really lie, which its readers must be able to open.
 
 Links are followed, because a sandbox judges what is opened, not its name. A dataset made of links may lead to any
-number of folders: beyond `MOST` of them, or `MOST_BYTES` of their names, common parents stand for them.
+number of folders. Beyond `MOST` of them, or `MOST_BYTES` of their names, their common parents take their place.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MOST = 128
 MOST_BYTES = 8192
 """Of all names together: they go to workers in one message."""
 
-_FOLD_AT = 4096  # remembered while a listing goes on
+_FOLD_AT = 4096  # most folders that are remembered while a dataset is listed
 
 
 class Places:
-    """The folders, collected while a dataset is listed. URLs are no folders, and left out.
+    """Collects the folders while a dataset is listed; URLs are left out.
 
-    `found` returns at most so many folders, and names of at most so many bytes together.
+    `found` returns at most `most` folders, whose names have at most `most_bytes` together.
     """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
@@ -52,7 +52,7 @@ class Places:
         return {place.decode(): os.fsdecode(via) for place, via in kept.items()}
 
     def _add(self, real: bytes, via: bytes) -> None:
-        while real.decode(errors="ignore").encode() != real:  # it travels in messages
+        while real.decode(errors="ignore").encode() != real:  # messages hold UTF-8 only
             real = os.path.dirname(real)
         if real in self._via or any(above in self._via for above in _above(real)):
             return
@@ -62,7 +62,7 @@ class Places:
 
 
 def still_lead(places: Mapping[str, str]) -> bool:
-    """Say whether the paths that `Places.found` returned still lead where they led."""
+    """Say whether the paths that `Places.found` returned still lead to the same places."""
     return all(f"{os.fsdecode(real_path(via))}/".startswith(f"{place.rstrip('/')}/") for place, via in places.items())
 
 

@@ -1,9 +1,10 @@
-"""Reports how far a scan is, at next to no cost."""
+"""Reports the progress of a scan, at next to no cost."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -17,15 +18,15 @@ _PERIOD_S = 0.1
 
 
 def one_by_one(begins: Callable[[str], None]) -> None:
-    """Have this process list files one by one, and tell of each before it begins: one of them may end the process."""
+    """Have this process list files one by one, and name each before it begins: one of them may end the process."""
     global _begins  # an indexer lists one source, and ends
     _begins = begins
 
 
 class Progress:
-    """Passes a growing count of files on, at most ten times a second, and once the final one.
+    """Passes on a growing count of files, at most ten times a second, and once the final count.
 
-    An exception from `report` ends the scan: that cancels one.
+    An exception from `report` cancels the scan.
     """
 
     def __init__(self, report: Callable[[int], None]) -> None:
@@ -40,9 +41,9 @@ class Progress:
             self.finished(count)
 
     def over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
-        """Return what `work` returns for each item, the name of a file or folder; an error from it ends the scan.
+        """Return what `work` returns for each item, the name of a file or folder; the first error ends the scan.
 
-        That is done in `at_once` threads, because it waits for storage more than it computes. Meanwhile the number of
+        The work runs in `at_once` threads, because it waits for storage more than it computes. Meanwhile the number of
         `samples` so far is reported.
         """
         if _begins is None:
@@ -55,15 +56,14 @@ class Progress:
 
     def _over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
         with ThreadPoolExecutor(at_once) as threads:
-            futures = [threads.submit(work, item) for item in items]
+            futures = deque(threads.submit(work, item) for item in items)
+            done: list[R] = []
             try:
-                left = set(futures)
-                while left:
-                    done, left = wait(left, _PERIOD_S)
-                    for future in done:
-                        future.result()
+                while futures:
+                    if futures[0].done() or wait([futures[0]], _PERIOD_S).done:
+                        done.append(futures.popleft().result())
                     self.found(samples())
             except BaseException:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
-        return [future.result() for future in futures]
+        return done

@@ -1,6 +1,6 @@
-"""Samples that are ranges of bytes in large files: listed file by file, read without knowledge of the format.
+"""Samples that are ranges of bytes in large files: listed file by file, and read without knowledge of the format.
 
-For each sample the index holds its file, its label, and the place of each other column's bytes.
+For each sample the index holds its file, its label, and where the bytes of each other column lie.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from prepserver.source.shards import open_shards
 from prepserver.source.storage import File, open_file
 
 MISSING = (1 << 64) - 1
-"""Instead of an offset: the sample has no such column."""
+"""Takes the place of an offset if the sample lacks the column."""
 
 _COMPRESSED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ)")
 
@@ -85,7 +85,7 @@ class FilesReader(ScanningReader, Generic[T]):
 
         def found(count: int = 1) -> None:
             nonlocal samples
-            samples += count  # only for people: threads may lose a count
+            samples += count  # only to show progress: threads may lose a count
 
         def listed(path: str) -> tuple[File, T]:
             with open_file(self.roots, self.what, path) as file:
@@ -98,7 +98,7 @@ class FilesReader(ScanningReader, Generic[T]):
         for path in self.folders:
             places.add_folder(path)
         meta, sections = self.table(paths, [content for _, content in pairs])
-        # A file may be written anew with the same names and sizes inside.
+        # A file may be rewritten with the same names and sizes inside.
         state = [file.size for file in files], [file.version for file in files]
         meta["state"] = hashlib.sha256(json.dumps(state).encode()).hexdigest()
         return Scan(meta, sections, places, list(zip(paths, files, strict=True)))
@@ -125,12 +125,12 @@ class Listed:
 
     @classmethod
     def empty(cls, columns: int) -> Self:
-        """Return a listing without samples, of a file with so many columns."""
+        """Return a listing of no samples yet, with this number of `columns`."""
         return cls([], array("q"), [(array("Q"), array("Q")) for _ in range(columns)])
 
 
 class RangesSource(Listing):
-    """A `Source` over listed files, of which it reads some columns; ``label`` is in the index.
+    """A `Source` that reads columns from listed files; ``label`` is in the index.
 
     In its `Listing` a file is a folder and a key a name; the further numbers of each sample are the number of the file
     (uint32), then (offset, length) of each column (both uint64).
@@ -170,7 +170,7 @@ class RangesSource(Listing):
         return record
 
     def stamp(self, index: int) -> int:
-        """As `Source.stamp`: of the file as it was listed, because `read` refuses one that has changed since."""
+        """As `Source.stamp`: of the file as listed, because `read` refuses a file that has changed since."""
         entry = self.entry(index)
         return hash((self._stamps[entry[2]], entry[3:]))
 
@@ -180,7 +180,7 @@ def _stored_columns(spec: SourceSpec) -> list[str]:
 
 
 class RangesReader(FilesReader[Listed]):
-    """A reader of files in which each sample has a name, a label, and a range of bytes for each other column."""
+    """A reader of files whose samples each have a name, a label, and a range of bytes for each other column."""
 
     source = RangesSource
 

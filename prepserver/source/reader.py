@@ -1,4 +1,4 @@
-"""What reads a source: it lists the dataset, tells whether a listing is current, and reads samples by it."""
+"""Readers: they list a dataset, check whether a listing is current, and read samples by it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.source.cache import IndexCache
 from prepserver.source.container import AGAIN, BrokenContainerError, Container
@@ -24,23 +25,26 @@ from prepserver.source.storage import File, statuses
 # once and not trusted later (git calls such entries "racily clean").
 _COARSEST_TIME_NS = 2 * 10**9
 
+MAX_SAMPLES = 1 << 40
+"""Of a source: orders and messages take no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """What is known of a dataset once it is indexed; digests are SHA-256 in hex."""
+    """An indexed dataset; digests are SHA-256 in hex."""
 
     path: Path  # the index file; it never changes
     n: int  # number of samples, at least 1
-    num_classes: int  # labels are below this number
+    num_classes: int  # labels are below this number; 0 if they are too great for a number of classes
     # Of spec and content: the identity of the source. It differs between two folders with equal names inside, such as a
     # resized copy.
     digest: str
     content_digest: str  # of labels, relative paths and class names alone: it stays when a dataset moves
     places: tuple[str, ...]  # folders that hold all files that `Reader.open` and `Source.read` open
     classes: tuple[str, ...] = ()  # see `Source.classes`
-    # Ends of runs of samples that are decoded together; neighbours are one if they are more than `MAX_ROW_GROUPS`.
+    # Ends of runs of samples that are decoded together; with more than `MAX_ROW_GROUPS`, neighbours count as one.
     row_groups: tuple[int, ...] = ()
-    kept_rows: int = 0  # samples of such runs that a worker keeps decoded
+    kept_rows: int = 0  # how many samples of such runs a worker keeps decoded
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Scan:
     """The content of a new index."""
 
     # Plain values, among them ``n``, ``num_classes`` and ``content_digest``; see `IndexInfo`. ``state``, if present, is
-    # a digest of sizes and versions: it tells apart two states with equal ``content_digest``.
+    # a digest of sizes and versions: it distinguishes two states with equal ``content_digest``.
     meta: dict[str, Any]
     sections: dict[str, memoryview]  # bytes by name
     places: Places  # where the dataset's files lie
@@ -57,17 +61,17 @@ class Scan:
 
 
 class Reader(ABC):
-    """How one kind of source, which lies below the roots, is read. Indexers list it and workers read it."""
+    """Reads one kind of source, which must lie below the roots. Indexers list it and workers read it."""
 
-    source: Callable[[Container, Any, Roots], Source]  # what `read_by` calls, if it is no other
-    edition: ClassVar[str] = ""  # another one where the same files are listed otherwise than by an older release
+    source: Callable[[Container, Any, Roots], Source]  # what `read_by` calls by default
+    edition: ClassVar[str] = ""  # changes when a release lists the same files in another way
 
     def __init__(self, spec: Any, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
 
     @property
     def key(self) -> str:
-        """The name of the spec in the cache of indexes."""
+        """The spec's name in the cache of indexes."""
         return f"{self.spec.digest[:32]}{self.edition}"
 
     @abstractmethod
@@ -86,13 +90,13 @@ class Reader(ABC):
                 raise SourceError(f"the index {index_path} belongs to another dataset")
             return self.read_by(container)
         except OSError as error:
-            # Its text: a second name for the error would be a cycle through this frame, which keeps the file open.
+            # Only the text is kept: a name for the error would be a cycle through this frame, which holds the file.
             said = str(error) if isinstance(error, BrokenContainerError) else f"{index_path}: {error}; {AGAIN}"
             raise SourceError(f"cannot open the index {said}") from error
 
 
 class ScanningReader(Reader):
-    """A reader of a dataset that must be scanned: a cache keeps its indexes, which serve until something changes."""
+    """A reader of a dataset that must be scanned. A cache keeps its indexes, which are used until something changes."""
 
     @abstractmethod
     def scan(self, progress: Progress) -> Scan:
@@ -104,7 +108,7 @@ class ScanningReader(Reader):
         """
 
     def is_current(self, container: Container) -> bool:
-        """Say whether all that an index was built from is unchanged: by default `Scan.files`. About 2 us a file.
+        """Say whether everything that an index was built from is unchanged: by default `Scan.files`. About 2 us a file.
 
         Raises:
             OSError: It has changed, or the index is damaged.
@@ -113,7 +117,7 @@ class ScanningReader(Reader):
         return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
 
     def check_roots(self, container: Container) -> None:
-        """Raise `OutsideRootsError` unless all that an index names lies in the roots: by default `Scan.files`."""
+        """Raise `OutsideRootsError` if something that an index names lies outside: by default, of `Scan.files`."""
         for path in container.meta["files"]:
             self.roots.check_path("the file", path)
 
@@ -161,13 +165,21 @@ class ScanningReader(Reader):
             "mtimes_ns": [file.version for _, file in scan.files],
             **scan.meta,
         }
-        progress.finished(self.counts(meta)[0])
-        if not times_ns and "state" in meta:  # a bucket is listed anew each time; a state says that nothing has changed
+        n, _ = self.counts(meta)
+        check_count(self.spec, n)
+        progress.finished(n)
+        if not times_ns and "state" in meta:  # a bucket is listed each time; an equal state means that nothing changed
             for path, container in cache.candidates(self.key):
                 if _version(container.meta) == _version(meta):
                     return path, container
         path = cache.publish(self.key, _version(meta), meta, scan.sections)
         return path, Container(path)
+
+
+def check_count(spec: SourceSpec, n: int) -> None:
+    """Raise `SourceError` if a source has too few samples, or too many."""
+    if not 1 <= n <= MAX_SAMPLES:
+        raise SourceError(f"{spec.place} has {n} samples; there must be 1 to {MAX_SAMPLES}")
 
 
 def _version(meta: Mapping[str, Any]) -> str:

@@ -1,10 +1,10 @@
-"""Which part of the file system a source may be read from, for users other than the server's own.
+"""The folders below which sources may be read for users other than the server's own.
 
 Roots that are URLs are not judged here: they hold for everybody, and `prepserver.source.storage.remote` checks them.
 
-Paths are never checked, because their meaning can change between the check and the opening. What was opened is checked:
-the kernel says where it lies (``/proc/self/fd``), after all links were followed. So nothing outside is ever listed or
-read, even if somebody changes links meanwhile. A link does show whether there is a folder behind it.
+A path may lead elsewhere between a check and the opening, so what was opened is checked: the kernel says where it lies
+(``/proc/self/fd``), with all links followed. Nothing outside is ever listed or read, even if somebody changes links
+meanwhile. A link does reveal whether the folder that it leads to exists.
 
 Hard links are not covered: the kernel lets a user make them only to files that this user may read and write
 (``fs.protected_hardlinks``, on by default).
@@ -30,8 +30,8 @@ class OutsideRootsError(SourceError):
 class Roots:
     """The folders below which sources may be read.
 
-    Making one accesses the file system, which may hang, so only workers and indexers do. Links in the absolute paths
-    are followed, and URLs among them left out. None is for anywhere.
+    Creating one accesses the file system, which may hang, so only workers and indexers do. Links in the absolute paths
+    are followed; URLs are ignored. None allows every path.
     """
 
     def __init__(self, folders: Iterable[str] | None) -> None:
@@ -52,8 +52,8 @@ class Roots:
     def check_path(self, what: str, path: str | bytes) -> None:
         """Check a path that is not opened yet; 6 us.
 
-        A missing path is judged by where it would be, so the answer tells nothing about what exists outside. URLs are
-        judged when they are read: see `prepserver.source.storage.remote.check_allowed`.
+        A missing path is judged by where it would be, so the answer reveals nothing about what exists outside. URLs are
+        checked when they are read: see `prepserver.source.storage.remote.check_allowed`.
 
         Raises:
             OutsideRootsError: It leads outside.
@@ -73,7 +73,7 @@ ANYWHERE = Roots(None)
 
 
 def real_path(path: str | bytes) -> bytes:
-    """Return where a path leads, links followed; if nothing is there, where it would be. 6 us."""
+    """Return a path with all links followed; of a missing one, where it would be. 6 us."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -85,7 +85,7 @@ def real_path(path: str | bytes) -> bytes:
 
 
 def open_below(roots: Roots, what: str, path: str | bytes) -> int:
-    """Open for reading what may turn out to be anything, without telling what exists outside the roots.
+    """Open for reading what may turn out to be anything, without revealing what exists outside the roots.
 
     The error calls it `what`, such as "the shard". The caller owns the descriptor that is returned.
 
@@ -97,7 +97,7 @@ def open_below(roots: Roots, what: str, path: str | bytes) -> int:
         descriptor = os.open(path, _FLAGS)
     except OSError:
         if is_url(path):
-            raise OSError(errno.EOPNOTSUPP, "this source reads files, and no URLs") from None
+            raise OSError(errno.EOPNOTSUPP, "this source reads files, not URLs") from None
         roots.check_path(what, path)
         raise
     try:

@@ -1,4 +1,4 @@
-"""A record and a source as workers see them, and the one way to read a file that may be anything."""
+"""Records and sources as workers see them, and how to read a file that may turn out to be anything."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from prepserver.source.errors import SampleError
 from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots, open_below
 from prepserver.source.storage import remote
 
-# No encoded photo comes near this; a video or an archive in the wrong place does, and would take the worker down.
+# No encoded photo is nearly this large. A video or an archive in its place may be, and would take the worker down.
 MAX_ENCODED_BYTES = 256 << 20
 
-# Trouble of this process or machine, not of the sample.
+# These are troubles of this process or machine, not of the sample.
 NOT_THE_SAMPLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 OUTSIDE = "the file lies outside the source roots of the server"
 
 
 Record = dict[str, Any]
-"""One sample as stored, by column: the number of a label; the encoded bytes of an image, or an `IndexedScan` or
-`StoredPixels` from a packed dataset, of which a part can be made; an array of the shape and dtype of its kind; boxes or
-points as an array, or that and the (height, width) of the upright image that they lie on."""
+"""One sample as stored, by column: the number of a label; the encoded bytes of an image, or from a packed dataset an
+`IndexedScan` or `StoredPixels`, which can be decoded in part; an array of the shape and dtype of its kind; boxes or
+points as an array, or as a pair of that array and the (height, width) of the upright image."""
 
 
 class Source(Protocol):
     """Encoded samples by index. Each worker opens it once and reads any index at any time."""
 
-    reads_ahead: bool = False  # whether `prefetch` is of use
-    computes: bool = False  # whether reading is mostly computing: its time then counts as making rows
+    reads_ahead: bool = False  # whether `prefetch` has an effect
+    computes: bool = False  # whether reading is mostly computing: the time for it then counts as making rows
     _classes: Sequence[str] = ()
     _stamp: int = 0
     _label: str = "label"
@@ -55,11 +55,11 @@ class Source(Protocol):
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Read many samples at once, if all of their columns are stored as rows hold them.
 
-        They go `into` an array of as many rows for each column, in its kind's shape and dtype. False says that the
-        samples must be `read` one by one, and anything may be written there: the default.
+        `into` has an array for each column, of the kind's shape and dtype, with a row for each sample. The result False
+        (the default) means that the samples must be `read` one by one; the arrays may then hold anything.
 
         Raises:
-            OSError: At least one sample cannot be read; `read` says which, and why.
+            OSError: At least one sample cannot be read; `read` finds which, and why.
         """
         return False
 
@@ -72,7 +72,7 @@ class Source(Protocol):
         return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Begin to read samples that `read` will be asked for soon; returns at once. Called if it `reads_ahead`."""
+        """Begin to read samples that `read` will be asked for soon; do not wait. Called only if it `reads_ahead`."""
         return None
 
     def name(self, index: int) -> str:
@@ -86,9 +86,9 @@ class Source(Protocol):
         return list(self._classes)
 
     def stamp(self, index: int) -> int:
-        """Return a number that differs once the stored bytes of a sample have changed; 0 if only a new listing tells.
+        """Return a number that changes with the stored bytes of a sample; 0 if only a new listing shows changes.
 
-        A cache asks for it with each sample, so it may cost a system call and no more.
+        A cache asks for it with each sample, so it may cost one system call.
 
         Raises:
             OSError: The sample's file is gone.
@@ -97,7 +97,7 @@ class Source(Protocol):
 
 
 def is_path(text: str) -> bool:
-    """Say whether a text can be the path of a file; JSON may hold half of a surrogate pair, which has no bytes."""
+    """Say whether a text can be the path of a file: JSON may hold half a surrogate pair, which has no bytes."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -105,7 +105,7 @@ def is_path(text: str) -> bool:
 
 
 def file_stamp(status: os.stat_result) -> int:
-    """Return the stamp of a sample that is a whole file."""
+    """Return `Source.stamp` of a sample that is a whole file."""
     return hash((status.st_mtime_ns, status.st_size))
 
 
@@ -171,10 +171,10 @@ def _reason(error: OSError, path: bytes) -> str:
     match error.errno:
         case errno.ENOENT:
             return "the file is gone, or a link to nothing"
-        case errno.EACCES if os.access(path, os.R_OK, effective_ids=True):  # Landlock does not rule access(2)
+        case errno.EACCES if os.access(path, os.R_OK, effective_ids=True):  # Landlock does not control access(2)
             return (
-                "the worker's sandbox denies it: it lies outside the folders to which links led when the dataset was "
-                "listed; touch the folder of the link, or the list, and attach again"
+                "the worker's sandbox denies it: the link led elsewhere when the dataset was listed. Touch the folder "
+                "that holds the link, or the list that names it, and attach again"
             )
         case errno.EACCES | errno.EPERM:
             return f"no permission to read the file as uid {os.geteuid()}"

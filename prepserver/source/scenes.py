@@ -2,8 +2,8 @@
 
 Natural pictures have about the same contrast at every scale (power falls as 1/f^2: D. Field, "Relations between the
 statistics of natural images...", 1987), calm and busy regions, and colours that vary less and more slowly than
-brightness. A decoder works about as hard on a picture with these properties as on a photo of the same size; flat
-pictures and white noise are not like that.
+brightness. A decoder works about as hard on a picture with these properties as on a photo of the same size; it does not
+on flat pictures or white noise.
 
 All arithmetic is on integers, from PCG64's raw numbers: equal seeds give equal pixels on every machine.
 """

@@ -1,8 +1,8 @@
 """Large files that hold many samples each, read by (shard, offset, length).
 
 Single samples are read, not mapped: if a shard is cut or a disk fails, a read is an error, but a mapping would kill the
-process. The copy takes a fiftieth of a decode. Many small rows that need no decoding are copied from a mapping, several
-times faster than by a call for each.
+process. The copy takes a fiftieth of the time of a decode. Many small rows that need no decoding are copied from a
+mapping, which is several times faster than a call for each.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from prepserver.source.roots import OutsideRootsError, Roots, open_below
 from prepserver.source.samples import MAX_ENCODED_BYTES, NOT_THE_SAMPLE, OUTSIDE
 from prepserver.source.storage import remote
 
-# Of all datasets in a process, of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB
-# are 100 GB.
+# Of all datasets in a process: its soft limit may be 1024 descriptors. 400 shards of 256 MiB are 100 GB.
 _OPEN_AT_MOST = 400
 
 _RUN_BYTES = 1 << 20
 _GAP_BYTES = 4096
-"""Ranges of an object with gaps up to this size are read by one request of at most so many bytes."""
+"""Ranges of an object with gaps of up to `_GAP_BYTES` are read by one request of at most `_RUN_BYTES`."""
 
 _RUNS_KEPT = 4096
 """Ranges that are remembered from `want` to `read`; the oldest may be of chunks that another worker got."""
 
 
 class Shards:
-    """The shards of a dataset, each with its size and `File.version` when that was listed; None to compare sizes only.
+    """The shards of a dataset, with the size and the `File.version` of each when it was listed.
 
-    Attribute `wants`: whether `want` is of use.
+    Without `versions`, only sizes are compared. Attribute `wants`: whether `want` has an effect.
     """
 
     wants = False
@@ -67,7 +66,7 @@ class Shards:
             raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Begin to read (shard, offset, length), each of which `read` will be asked for soon."""
+        """Begin reads (shard, offset, length) that `read` will be asked for soon."""
 
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
         """Say whether `read` will not wait for a range."""
@@ -81,8 +80,8 @@ class Shards:
     def mapped(self, shard: int) -> mmap.mmap:
         """Return a shard as memory, unchanged since it was listed. Raises as `read`.
 
-        If the shard is cut while its pages are read, or its disk fails, the process dies. So whoever reads here must
-        also be able to `read`.
+        If the shard is cut while its pages are read, or its disk fails, the process dies. So a caller must be able to
+        use `read` instead.
         """
         self.check(shard)
         if shard not in self._maps:
@@ -91,7 +90,7 @@ class Shards:
 
     @property
     def stamp(self) -> int:
-        """A number that differs once any shard has changed and was listed again."""
+        """A number that changes when any shard has changed and was listed again."""
         return hash((tuple(self._sizes), tuple(self._versions or ())))
 
     def name(self, shard: int) -> str:
@@ -108,7 +107,7 @@ class Shards:
         descriptor = open_below(self._roots, "the shard", self._paths[shard])
         try:
             self._compare(shard, os.fstat(descriptor))
-        except SampleError:
+        except OSError:
             os.close(descriptor)
             raise
         if len(self._open) >= _OPEN_AT_MOST:
@@ -125,7 +124,7 @@ class Shards:
             raise SampleError(f"{self.name(shard)} has changed since the dataset was listed; attach again")
 
     def __del__(self) -> None:
-        # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
+        # Sources have no `close`: one lives as long as its worker, or as the client's iterator.
         for key in [key for key in self._open if key[0] == id(self)]:
             os.close(self._open.pop(key))
 
@@ -167,7 +166,7 @@ class RemoteShards(Shards):
         return run if remote.link().has_begun(run) else wanted
 
     def check(self, shard: int) -> None:
-        """As `Shards.check`: nothing, because each answer tells."""
+        """Do nothing: each answer shows whether its shard has changed."""
 
     def name(self, shard: int) -> str:
         """Return the URL of a shard."""
@@ -182,7 +181,7 @@ class RemoteShards(Shards):
 
 
 def _runs(ranges: Sequence[remote.Wanted]) -> list[tuple[remote.Wanted, list[remote.Wanted]]]:
-    """Return requests for ranges, each with its parts; those that are needed first come first."""
+    """Return requests for ranges, each with its parts, in the order in which they are needed."""
     runs: list[tuple[int, remote.Wanted, list[remote.Wanted]]] = []
     for place, each in sorted(enumerate(ranges), key=lambda item: item[1]):
         if runs:

@@ -1,4 +1,4 @@
-"""Lines that hold several columns, some of which name files of images."""
+"""Tables: lines with several columns, which may hold the paths of images."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from prepserver.source.samples import Record, is_path, read_file
 from prepserver.source.storage import remote
 
 _AHEAD = 4 * remote.IN_FLIGHT
-"""Most lines that are remembered from `prefetch` to `read`."""
+"""How many lines are remembered from `prefetch` to `read`."""
 
 
 class TableSource(LinesSource):
     """A `Source` over tables."""
 
-    convert: Callable[[str, Kind, Any], Any]  # of what `values` gave for a column to a value of its kind
+    convert: Callable[[str, Kind, Any], Any]  # makes a value of a column's kind from what `values` returned for it
 
     def __init__(self, container: Container, spec: Any, roots: Roots) -> None:
         super().__init__(container, spec, roots)
@@ -33,12 +33,12 @@ class TableSource(LinesSource):
         self._images = [place for place, (*_, is_image) in enumerate(self._columns) if is_image]
         self._follows = bool(self._images) and is_url(spec.root or self._files[0])
         self.reads_ahead = self.reads_ahead or self._follows
-        self._ahead: dict[int, tuple[int, int, int]] = {}  # where lines lie whose images are still to be asked for
-        self._taken: dict[int, tuple[int, list[Any]]] = {}  # such lines that have arrived: file and values
+        self._ahead: dict[int, tuple[int, int, int]] = {}  # places of lines whose images are still to be asked for
+        self._taken: dict[int, tuple[int, list[Any]]] = {}  # file and values of lines whose images were asked for
 
     @abstractmethod
     def values(self, file: int, line: str) -> list[Any]:
-        """Return what a line has for each column; raises `SampleError` if it lacks one, or is broken."""
+        """Return what a line holds for each column; raises `SampleError` if it lacks one, or is broken."""
 
     def read(self, index: int) -> Record:
         record: Record = {}
@@ -58,7 +58,7 @@ class TableSource(LinesSource):
         return record
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`: the lines, and the images that they name once they are there."""
+        """As `Source.prefetch`: the lines, and the images that they name as soon as the lines have arrived."""
         super().prefetch(indices)
         if self._follows:
             for kept in (self._ahead, self._taken):
@@ -72,7 +72,7 @@ class TableSource(LinesSource):
         while self._ahead and self._shards.has_arrived(*next(iter(self._ahead.values()))):
             index = next(iter(self._ahead))
             del self._ahead[index]
-            with contextlib.suppress(SampleError):  # it is raised again when the sample is read
+            with contextlib.suppress(SampleError):  # reading the sample raises it again
                 file, values = self._taken[index] = self._values(index)
                 for place in self._images:
                     path = self._image_path(file, self._columns[place][0], values[place])
@@ -83,7 +83,7 @@ class TableSource(LinesSource):
         return file, self.values(file, line)
 
     def label(self, index: int) -> int:
-        """As `Source.label`: nothing else of the line is converted, and no file is read."""
+        """As `Source.label`; converts nothing else of the line, and reads no image."""
         _, values = self._values(index)
         for (column, kind, _), given in zip(self._columns, values, strict=True):
             if column == self._label:
@@ -92,7 +92,7 @@ class TableSource(LinesSource):
 
     def _image_path(self, file: int, column: str, name: Any) -> str:
         root = self._spec.root or os.path.dirname(self._files[file])
-        # Not above the root: only its folder is known, and open to workers.
+        # Not above the root: workers may open the files below it only.
         if not isinstance(name, str) or not name or not is_path(name) or ".." in name.split("/"):
             raise SampleError(f"its {column} is {name!r:.100}, and must be the path of a file below {root}")
         try:

@@ -1,6 +1,6 @@
 """Trees of class folders: the images of each class, on this machine or in a bucket.
 
-In a bucket, folders are what the names of objects have before their slashes.
+In a bucket, the parts of an object's name before its slashes are its folders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_ONCE = 16
 
 
 Folder = tuple[str, list[str], list[tuple[int, int]]]
-"""Its path below the root, and the sorted names of its images; in a bucket also their sizes and versions."""
+"""(path below the root, sorted names of its images, and in a bucket their sizes and versions)."""
 
 
 def is_image(name: str) -> bool:
@@ -34,19 +34,26 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
+def _is_folder(entry: os.DirEntry[str], folder: str) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # of where a link leads
+        raise unusable("the target of the link", f"{folder}/{entry.name}", error) from error
+
+
 class LocalTree:
-    """A tree of this machine, listed while it is walked; `places` gets those to which links lead.
+    """A tree on this machine, listed while it is walked; the places to which links lead are added to `places`.
 
     Raises:
-        SourceError: It is missing, unreadable, outside the roots, or no folder.
+        SourceError: It is missing, unreadable, outside the roots, or not a folder.
     """
 
     def __init__(self, root: str, places: Places, progress: Progress, roots: Roots) -> None:
         self._root, self._places, self._progress, self._roots = root, places, progress, roots
-        self.watched: list[tuple[str, int]] = []  # folders that were listed, below the root, each with its time before
+        self.watched: list[tuple[str, int]] = []  # listed folders, below the root, each with its time before listing
         self._found = 0
-        self.loose, folders = self._list("")  # the first: names of files that lie in no folder
-        self.classes = [name for name, _ in folders]  # in no order
+        self.loose, folders = self._list("")  # `loose`: names of files that lie in no class folder
+        self.classes = [name for name, _ in folders]  # in any order
 
     def walk(self, class_: str) -> Iterator[Folder]:
         """Yield each folder of a class; raises `SourceError` for one that is unreadable, outside, or above itself."""
@@ -83,7 +90,7 @@ class LocalTree:
                 with os.scandir(descriptor) as entries:
                     for entry in entries:
                         linked = entry.is_symlink()
-                        if entry.is_dir():
+                        if _is_folder(entry, path):
                             folders.append((entry.name, linked))
                             if linked:
                                 self._places.add_folder(f"{path}/{entry.name}")
@@ -99,7 +106,7 @@ class LocalTree:
 
 
 class Bucket:
-    """What lies below a URL, listed class folder by class folder, as a `LocalTree`.
+    """A tree below a URL, listed class folder by class folder; used as a `LocalTree`.
 
     Raises:
         SourceError: It cannot be listed.
@@ -137,5 +144,5 @@ class Bucket:
             for path, size, version in objects:
                 below, slash, name = path.rpartition("/")
                 folders[class_ + "/" * bool(slash) + below].append(Entry(name, size, version))
-            self._found += len(objects)  # only for people: threads may lose a count
+            self._found += len(objects)  # only to show progress: threads may lose a count
         return folders

@@ -1,4 +1,4 @@
-"""Cells of tables as the values of columns: text, numbers, lists of numbers."""
+"""Makes the values of columns from the cells of tables: text, numbers, lists of numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LABELS = 1 << 63
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
-    """Return a value as rows hold it: a str for `Text`, else an array of the kind's type; a list may be given for it.
+    """Return a given value as rows hold it: a str for `Text`, else an array of the kind's type.
 
-    Floats may lose precision, and may be nan or inf. Integers must fit exactly.
+    Lists are taken as arrays. Floats may lose precision, and may be nan or inf. Integers must fit exactly.
 
     Raises:
         SampleError: The value is not of that kind.

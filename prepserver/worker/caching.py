@@ -1,34 +1,35 @@
-"""Which samples of a chunk come from caches, and which go there."""
+"""Takes samples of a chunk from caches, and puts others there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prepserver.cache.store import Store
-from prepserver.source import Record, Source
+from prepserver.source import Record
+from prepserver.worker.reading import read_patiently
 from prepserver.worker.streams import Stream, Target
 
-_STAMP = (1 << 64) - 1  # as much of a stamp as an entry holds
+_STAMP = (1 << 64) - 1  # an entry holds this many bits of a stamp
 
 
 class Ready(NamedTuple):
-    """A sample for some targets; with `is_tail`, after the head of their pipelines."""
+    """A sample that is ready for some targets."""
 
     record: Record
-    where: tuple[int, ...]
-    is_tail: bool = False
+    where: tuple[int, ...]  # the targets
+    is_tail: bool = False  # whether the head of their pipelines has been applied
 
 
 def without(where: tuple[int, ...], ready: Sequence[Ready]) -> tuple[int, ...]:
-    """Return the targets that no sample is ready for."""
+    """Returns those targets of `where` that no sample is ready for."""
     return tuple(t for t in where if not any(t in each.where for each in ready)) if ready else where
 
 
 class Caching:
     """The caches of a stream and some of its lanes, the `targets`.
 
-    A sample that was read and is to be kept goes there before its rows are made.
+    A sample is put into a cache before its rows are made.
     """
 
     def __init__(self, stream: Stream, targets: Sequence[Target]) -> None:
@@ -45,28 +46,28 @@ class Caching:
             return None
         try:
             return self._stream.source.stamp(index) & _STAMP
-        except Exception:  # noqa: BLE001 - its file is gone, or worse: reading it says what is wrong
+        except Exception:  # noqa: BLE001 - its file is gone, or worse: reading it raises the reason
             return None
 
-    def read(self, index: int, stamp: int | None, read: Callable[[Source, int], Record]) -> Record:
-        """The sample as it is stored: from a cache, or read, and kept if there is room."""
+    def read(self, index: int, stamp: int | None) -> Record:
+        """The sample as stored: from a cache, or read, and then kept if there is room."""
         cache = self._stream.cache
         if cache is None or stamp is None:
-            return read(self._stream.source, index)
+            return read_patiently(self._stream.source, index)
         record = cache.get(index, stamp)
         if record is None:
-            record = read(self._stream.source, index)
+            record = read_patiently(self._stream.source, index)
             cache.put(index, stamp, record)
         return record
 
-    def ready(self, index: int, target: int, read: Callable[[Source, int], Record]) -> Ready:
-        """A sample for one target, from its caches, or read, and kept if there is room."""
+    def ready(self, index: int, target: int) -> Ready:
+        """A sample for one target: from its caches, or read, and then kept if there is room."""
         stamp = self.stamp(index)
         found = self.hits(index, stamp, (target,))
-        return found[0] if found else self.keep(index, stamp, self.read(index, stamp, read), (target,))[0]
+        return found[0] if found else self.keep(index, stamp, self.read(index, stamp), (target,))[0]
 
     def hits(self, index: int, stamp: int | None, where: tuple[int, ...]) -> list[Ready]:
-        """What caches hold of a sample after the heads of pipelines."""
+        """The sample with the heads of pipelines applied, from those caches that hold it."""
         found: list[Ready] = []
         if stamp is None:
             return found
@@ -77,7 +78,7 @@ class Caching:
         return found
 
     def keep(self, index: int, stamp: int | None, record: Record, where: tuple[int, ...]) -> list[Ready]:
-        """Keeps a sample after the heads of pipelines, where there is room; returns what to make the rows from."""
+        """Applies the heads of pipelines and keeps the results, if there is room; returns what to make rows from."""
         found: list[Ready] = []
         if stamp is None:
             return [Ready(record, where)] if where else found
@@ -87,7 +88,7 @@ class Caching:
                 continue
             try:
                 made = self._targets[mine[0]].head_maker.make(record, cache.has_room)
-            except Exception:  # noqa: BLE001 - making the row without a cache raises it again and finds who is to blame
+            except Exception:  # noqa: BLE001 - making the row without a cache raises it again, and finds the culprit
                 made = None
             if made is not None and cache.put(index, stamp, made):
                 found += self._served(made, mine, where)

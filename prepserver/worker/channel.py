@@ -1,6 +1,6 @@
 """Messages and descriptors over a SEQPACKET pair: blocking for a child, never blocking for the daemon.
 
-One packet is one message, so no message arrives in parts, and the peer's end is an end of file.
+One packet is one message, so no message arrives in parts. If the peer ends, reading gives an end of file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.schema import ProtocolError
 
 MAX_QUEUED = 4096
-"""Most messages that wait for a peer to read: many times what an honest peer needs (a stream of 64 lanes)."""
+"""Most messages that wait for a peer to read: many times as many as an honest peer needs (a stream of 64 lanes)."""
 
 
 class ChannelClosed(ConnectionError):
@@ -39,7 +39,7 @@ def receive(sock: socket.socket, allowed: Mapping[str, type]) -> tuple[Any, list
 
     Raises:
         ChannelClosed: The peer is gone.
-        BlockingIOError: The socket is non-blocking and nothing is there.
+        BlockingIOError: The socket is non-blocking and nothing has arrived.
         ProtocolError: Not one of `allowed`, or cut short; its descriptors are closed.
     """
     try:
@@ -85,7 +85,7 @@ class Channel:
 
     @property
     def blocked(self) -> bool:
-        """Whether messages wait for room: poll for writing and call `flush`."""
+        """True while messages wait for room: poll for writing and call `flush`."""
         return bool(self._queued)
 
     def send(self, message: Any, fds: Sequence[int] = ()) -> None:

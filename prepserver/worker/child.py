@@ -1,4 +1,4 @@
-"""The daemon's hold on one child process: its line, its statistics page and its pidfd."""
+"""A child process as the daemon holds it: its line, its statistics page and its pidfd."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Child(Channel):
 
     def __init__(self, ticket: int, number: int, kind: work.Kind, sock: socket.socket, page: StatsPage) -> None:
         super().__init__(sock, work.FROM_WORKER if kind == "worker" else work.FROM_INDEXER)
-        self.ticket: Final = ticket  # names this process; never used again
-        self.number: Final = number  # the caller's; given again to the process that replaces this one
+        self.ticket: Final = ticket  # names this process; no other process ever gets it
+        self.number: Final = number  # the caller's; the process that replaces this one gets it too
         self.kind: Final = kind  # ``worker`` or ``indexer``
         self.page: Final = page  # its statistics, readable also after its death
         self.pid: int | None = None  # None until it runs
-        # Readable when the process has ended, None until it runs. Belongs to this object. Of a remote worker it is a
-        # pipe, which its bridge closes.
+        # Readable when the process has ended; None until it runs. This object closes it. For a remote worker it is a
+        # pipe, whose other end the bridge closes.
         self.pidfd: int | None = None
-        self.host = ""  # the machine of a remote worker, with which a bridge talks; empty for a process of this machine
+        self.host = ""  # the machine of a remote worker, which a bridge talks to; empty for a process of this machine
 
     def messages(self, most: int | None = None) -> Iterator[Any]:
         """Yields the messages that have arrived (`Channel.receive`), without descriptors: children send none."""
@@ -42,7 +42,7 @@ class Child(Channel):
             yield message
 
     def kill(self) -> None:
-        """Sends SIGKILL to this very process; does nothing if it is not there. A bridge is told by an end of file."""
+        """Sends SIGKILL to this very process, if it still runs. A remote worker's bridge gets an end of file."""
         if self.host:
             with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
@@ -51,7 +51,7 @@ class Child(Channel):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def ended_by(self, deadline_s: float) -> bool:
-        """Waits until `deadline_s` (monotonic) for its end; returns whether it has ended. One without pidfd has."""
+        """Waits until `deadline_s` (monotonic) for its end; returns whether it has ended (without a pidfd, it has)."""
         if self.pidfd is None:
             return True
         poll = select.poll()  # not select.select: a daemon may have more than its 1024 descriptors

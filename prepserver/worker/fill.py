@@ -1,13 +1,12 @@
 """Fills the rows of a run of positions: reads, decodes and augments samples straight into the rings.
 
 Workers and the client's inline mode run this code. It knows neither sockets nor processes, and the same stream and
-positions give the same bytes wherever and however often it runs. It is long because a row fails in many ways, each with
-a place of its own to blame.
+positions give the same bytes wherever and however often it runs. It is long because a row can fail in many ways, and
+each has its own culprit.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from prepserver.order import NO_SAMPLE
 from prepserver.pipeline.record import INDEX
 from prepserver.plugins import PluginError
 from prepserver.protocol.work import MAX_REASON_CHARS
-from prepserver.source import Record, SampleError, Source
+from prepserver.source import Record, SampleError
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import SEVERAL
@@ -32,18 +31,11 @@ from prepserver.worker.streams import Stream, Target
 _log = logging.getLogger(__name__)
 
 REPLACEMENTS = 8
-"""How many neighbours are tried for a bad sample. Damage comes in runs (a lost shard, a broken copy); beyond this
-number the row is zeros, with `NO_SAMPLE` as label and index, and the reason says that the dataset is bad."""
+"""How many neighbours are tried in place of a bad sample. Damage comes in runs (a lost shard, a broken copy). If all of
+these are bad too, the row is zeros, with `NO_SAMPLE` as label and index."""
 
 BLOCK_ROWS = 256
-"""Most rows that are read at once; their first sample is named to the daemon as the one in hand."""
-
-_TRANSIENT = (
-    *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
-)
-_RETRY_AFTER_S = (0.01, 0.1)
-
+"""Most rows that are read at once; the daemon is told their first sample as the one in hand."""
 
 Mark = Callable[[int, int], None]
 
@@ -63,14 +55,14 @@ class BadRow:
     position: int
     index: int  # index of the sample that was expected
     reason: str  # ``path: why``, one line, at most `MAX_REASON_CHARS`
-    # the targets (places in `fill`'s sequence) that hold a replacement: all if the sample cannot be read or decoded,
-    # some if only their pipelines refuse it
+    # the targets (places in `fill`'s sequence) that hold a replacement: all of them if the sample cannot be read or
+    # decoded, some if only their pipelines refuse it
     targets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """What `fill` did."""
+    """Bad rows, and where the time went."""
 
     bad: list[BadRow]  # rows with a replacement or zeros, in order of position
     read_ns: int  # time for reading encoded bytes
@@ -89,10 +81,10 @@ def fill(
 
     The next samples by index replace a bad one: sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own
     augmentations of this pass, label and index. If all of these are bad too, the row is zeros, with label and index
-    `NO_SAMPLE`. A target whose pipeline takes a sample keeps it, whatever other targets' pipelines refuse. All views of
-    a row are of one sample: if one view cannot be made, all are the replacement's.
+    `NO_SAMPLE`. A target whose pipeline accepts a sample keeps it, even if other targets' pipelines refuse it. All
+    views of a row are of one sample: if one view cannot be made, all are the replacement's.
     An unexpected error makes the sample bad for the target that raises it, with the error as the reason. If all
-    replacements raise one as well, the target fails.
+    replacements raise an unexpected error too, the target fails.
 
     Args:
         stream: The samples.
@@ -101,13 +93,13 @@ def fill(
         count: Number of positions, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
         step: Called with a target's place before its row is rendered, and with `DECODING` afterwards.
-        alone: Make each row by itself, although several may be made at once: a worker died in these, and the sample in
-            hand is to be found.
+        alone: Make each row by itself, and not several at once: a worker died on these rows, and the sample at fault is
+            to be found.
 
     Raises:
         LaneError: One target cannot be filled.
-        Exception: An error of neither a sample nor a target. After both kinds of error the rows may hold anything and
-            must be filled again.
+        Exception: An error of neither a sample nor a target. After either error the rows may hold anything, and must be
+            filled again.
     """
     return _Filler(stream, targets, mark, step, alone).run(position, count)
 
@@ -118,17 +110,17 @@ class _Filler:
         self._targets = targets
         self._mark = mark
         self._step = step
-        self._unforeseen: Counter[int] = Counter()  # unexpected errors at this position, by target
+        self._unexpected: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
-        only_take = all(target.only_takes for target in targets)
-        self._only_take = only_take and not alone
-        self._take_blocks = not (only_take or alone) and all(target.takes_blocks for target in targets)
+        only_copy = all(target.only_copies for target in targets)
+        self._only_copy = only_copy and not alone
+        self._make_blocks = not (only_copy or alone) and all(target.takes_blocks for target in targets)
         self._bad: list[BadRow] = []
         self._caches = Caching(stream, targets)
         self._alone = alone
         self._may_wait = False  # whether the current row may be finished after others
-        self._waiting: list[tuple[int, int, Rows]] = []  # position, index, and rows of which only images are made
-        self._partners = Partners(stream, targets, self._caches, _read)
+        self._waiting: list[tuple[int, int, Rows]] = []  # position, index, and rows that lack all but their images
+        self._partners = Partners(stream, targets, self._caches)
         self._read_ns = 0
         self._make_ns = 0
         self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
@@ -143,8 +135,8 @@ class _Filler:
         indices = self._stream.order.indices(position, count)
         for first in range(0, count, BLOCK_ROWS):
             block = indices[first : first + BLOCK_ROWS]
-            is_done = (self._only_take and self._copy(position + first, block)) or (
-                self._take_blocks and self._make_block(position + first, block)
+            is_done = (self._only_copy and self._copy_rows(position + first, block)) or (
+                self._make_blocks and self._make_block(position + first, block)
             )
             if not is_done:
                 self._make_one_by_one(position + first, block)
@@ -159,12 +151,12 @@ class _Filler:
         return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns), ops_ns)
 
     def _is_suspect(self, indices: list[int]) -> bool:
-        """Whether something speaks against making the rows of a run at once."""
+        """Says whether the rows of a run must not be made at once: a sample is quarantined, or a place has none."""
         quarantined = [self._stream.quarantined, *(target.quarantined for target in self._targets)]
         return NO_SAMPLE in indices or not all(each.isdisjoint(indices) for each in quarantined)
 
-    def _copy(self, position: int, indices: list[int]) -> bool:
-        """Reads the rows of a run at once, where nothing speaks against it; if False, the rows may hold anything."""
+    def _copy_rows(self, position: int, indices: list[int]) -> bool:
+        """Reads the rows of a run at once, if that can be done; if it returns False, the rows may hold anything."""
         if NO_SAMPLE in indices:
             return False
         self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
@@ -172,17 +164,17 @@ class _Filler:
             return False
         begun_ns = time.monotonic_ns()
         try:
-            self._only_take = all(self._copy_into(target, position, indices) for target in self._targets)
+            self._only_copy = all(self._copy_into(target, position, indices) for target in self._targets)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - one by one it is found which sample is bad, and why
+        except Exception:  # noqa: BLE001 - reading them one by one finds which sample is bad, and why
             return False
         finally:
             self._read_ns += time.monotonic_ns() - begun_ns
-        return self._only_take
+        return self._only_copy
 
     def _copy_into(self, target: Target, position: int, indices: list[int]) -> bool:
-        rows = {field.column: target.rows.run(field.name, position, len(indices)) for field in target.taken}
+        rows = {field.column: target.rows.run(field.name, position, len(indices)) for field in target.copied}
         there = len(rows[INDEX])
         rows.pop(INDEX)[:] = indices[:there]
         if not self._stream.source.read_block(indices[:there], rows):
@@ -190,7 +182,7 @@ class _Filler:
         return there == len(indices) or self._copy_into(target, position + there, indices[there:])
 
     def _make_block(self, position: int, indices: list[int]) -> bool:
-        """Reads the samples of a run and makes all rows at once; if False, the rows may hold anything."""
+        """Reads the samples of a run and makes all rows at once; if it returns False, the rows may hold anything."""
         if self._is_suspect(indices):
             return False
         begun_ns = read_ns = time.monotonic_ns()
@@ -198,9 +190,9 @@ class _Filler:
             records = []
             for place, index in enumerate(indices, position):
                 self._mark(place, index)  # ORDER: it may quarantine samples of this run
-                records.append(self._caches.read(index, self._caches.stamp(index), _read))
+                records.append(self._caches.read(index, self._caches.stamp(index)))
             read_ns = time.monotonic_ns()
-            # Whatever ends the worker from here on may be any of them: the rows will be made again, one by one.
+            # If the worker dies from here on, any of them may be at fault: the rows will be made again one by one.
             self._mark(position, SEVERAL)
             if self._is_suspect(indices):
                 return False
@@ -214,8 +206,8 @@ class _Filler:
                     ]
                     maker.make_block(records, keys, outs)
                 for p, (index, record) in enumerate(zip(indices, records, strict=True), position):
-                    self._take(Ready(record, (t,)), p, index, {})
-        except Exception:  # noqa: BLE001 - one by one it is found which sample is bad, and why
+                    self._copy_values(Ready(record, (t,)), p, index, {})
+        except Exception:  # noqa: BLE001 - making them one by one finds which sample is bad, and why
             return False
         finally:
             self._begin(DECODING)
@@ -228,19 +220,19 @@ class _Filler:
         try:
             for p, index in enumerate(indices, position):
                 if index == NO_SAMPLE:
-                    self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
+                    self._blank(p, self._everywhere)  # no job gets this row, but a row is a function of its position
                 else:
                     self._make_row(p, index, may_wait)
             self._finish()
         finally:
-            self._waiting.clear()  # it leads back here, and would keep rings mapped
+            self._waiting.clear()  # its rows refer back to this object: a cycle, which would keep rings mapped
 
     def _make_row(self, position: int, index: int, may_wait: bool) -> None:
         pass_ = position // self._stream.order.n
         self._may_wait = may_wait
         try:
             refused = self._try(position, pass_, index, self._everywhere)
-            self._may_wait = False  # a replacement is made at once: what else is wrong with it leads to the next one
+            self._may_wait = False  # a replacement is finished at once, because its faults lead to the next one
             if refused:
                 self._replace(position, pass_, index, refused)
         except BrokenContainerError as e:
@@ -248,7 +240,7 @@ class _Filler:
             raise
 
     def _finish(self) -> None:
-        """Makes all but the images of the rows that wait for it: a decoder between them would empty the caches."""
+        """Makes the rest of the waiting rows together: a decoder in between would empty the CPU's caches."""
         begun_ns = time.monotonic_ns()
         again = []
         for position, index, rows in self._waiting:
@@ -257,7 +249,7 @@ class _Filler:
                 if index not in self._stream.quarantined and index not in self._targets[0].quarantined:
                     rows.finish()
                     continue
-            except Exception:  # noqa: BLE001 - made again by itself, it is found what is wrong
+            except Exception:  # noqa: BLE001 - making the row again by itself finds what is wrong
                 pass
             again.append((position, index))
         self._make_ns += time.monotonic_ns() - begun_ns
@@ -270,7 +262,7 @@ class _Filler:
         name = self._stream.source.name(index)
         for why in dict.fromkeys(refused.values()):
             where = tuple(t for t in refused if refused[t] == why)
-            self._bad.append(BadRow(position, index, _reason(name, why), where))
+            self._bad.append(BadRow(position, index, _named(name, why), where))
         n, tries = self._stream.order.samples, 1
         first = refused
         for k in range(1, min(REPLACEMENTS, n - 1) + 1):
@@ -278,15 +270,17 @@ class _Filler:
             if not refused:
                 break
         for t in refused:
-            if self._unforeseen[t] == tries:
-                raise LaneError(t, f"at {tries} samples in a row, the first one is {_reason(name, first[t])}")
-        self._unforeseen.clear()
+            if self._unexpected[t] == tries:
+                raise LaneError(
+                    t, f"unexpected errors at {tries} samples in a row, the first at {_named(name, first[t])}"
+                )
+        self._unexpected.clear()
         self._blank(position, refused)
 
     def _blank(self, position: int, where: Iterable[int]) -> None:
         for t in where:
             target = self._targets[t]
-            for field in (*(each for maker in target.makers for each in maker.fields), *target.taken):
+            for field in (*(each for maker in target.makers for each in maker.fields), *target.copied):
                 target.rows.put(field.name, position, field.kind.blank)
 
     def _try(self, position: int, pass_: int, index: int, where: tuple[int, ...]) -> dict[int, str]:
@@ -308,13 +302,13 @@ class _Filler:
         missing = without(where, ready)
         record: Record | None = None
         try:
-            record = self._caches.read(index, stamp, _read) if missing else None
+            record = self._caches.read(index, stamp) if missing else None
         except SampleError as e:
             refused |= dict.fromkeys(missing, e.reason)
         except (OSError, MemoryError):
             raise
         except Exception as e:  # noqa: BLE001 - the sample is to blame, unless its replacements raise it too
-            refused |= self._is_unforeseen(e, missing)
+            refused |= self._note_unexpected(e, missing)
         finally:
             read_ns = time.monotonic_ns()
             self._read_ns += read_ns - begun_ns
@@ -323,17 +317,17 @@ class _Filler:
                 ready += self._caches.keep(index, stamp, record, missing)
             for each in ready:
                 refused |= self._make(each, SampleKey(self._stream.seed, pass_, index), position)
-                self._take(each, position, index, refused)
+                self._copy_values(each, position, index, refused)
         finally:
             self._clock(DECODING)
             self._make_ns += time.monotonic_ns() - read_ns
         return refused
 
-    def _take(self, ready: Ready, position: int, index: int, refused: dict[int, str]) -> None:
+    def _copy_values(self, ready: Ready, position: int, index: int, refused: dict[int, str]) -> None:
         for t in ready.where:
             if t not in refused:
                 target = self._targets[t]
-                for field in target.taken:
+                for field in target.copied:
                     value = index if field.column == INDEX else ready.record[field.column]
                     target.rows.put(field.name, position, value)
 
@@ -342,14 +336,14 @@ class _Filler:
         self._step(target)
 
     def _clock(self, target: int) -> None:
-        """Counts CPU time for `target`, or for all, from now on; not needed with one target."""
+        """Counts CPU time for `target`, or for all (`DECODING`), from now on; not needed with one target."""
         if len(self._targets) > 1:
             now_ns = time.thread_time_ns()  # some 0.5 us
             self._cpu_ns[self._at] += now_ns - self._at_ns
             self._at, self._at_ns = target, now_ns
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        alone = [(t,) for t in ready.where if self._targets[t].mixers]  # their rows have other samples in them
+        alone = [(t,) for t in ready.where if self._targets[t].mixers]  # other samples enter their rows
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}
         for where in (*alone, together) if together else alone:
@@ -373,13 +367,13 @@ class _Filler:
             for place, reason in sorted(e.failures.items()):
                 refused.setdefault(whose[place], reason)
             return refused
-        except Exception as e:  # noqa: BLE001 - whose it is, is found below
+        except Exception as e:  # noqa: BLE001 - the target to blame is found below
             if len(where) == 1:
                 self._raise_shortage(e, where[0], key.index)
-                return self._is_unforeseen(e, where)
+                return self._note_unexpected(e, where)
         else:
             return {}
-        # To find the target to blame, each row is made again by itself; rows are pure.
+        # Each row is made again by itself to find the target to blame; rows are pure.
         found: dict[int, str] = {}
         for t in where:
             self._begin(DECODING)
@@ -391,7 +385,7 @@ class _Filler:
             raise error
         if is_shortage(error):
             name = self._stream.source.name(index)
-            raise LaneError(target, f"at {_reason(name, describe(error))}") from error
+            raise LaneError(target, f"at {_named(name, describe(error))}") from error
 
     def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: NextTarget) -> None:
         outs = [
@@ -407,16 +401,16 @@ class _Filler:
         else:
             rows.finish()
 
-    def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
-        if not self._unforeseen:  # once for each position
-            plugin = isinstance(error, PluginError)  # whose text says all but where in the plug-in
+    def _note_unexpected(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
+        if not self._unexpected:  # once for each position
+            plugin = isinstance(error, PluginError)  # its text says everything but the place in the plug-in
             _log.warning(error if plugin else "unexpected error", exc_info=error.__cause__ if plugin else error)
-        self._unforeseen.update(where)
+        self._unexpected.update(where)
         return dict.fromkeys(where, describe(error))
 
 
 def describe(error: Exception) -> str:
-    """Class, text and notes of an error; the text alone if it was written to be shown."""
+    """Returns class, text and notes of an error; the text alone if it was written to be shown."""
     notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, MemoryError):
         notes.append("worker_memory in the configuration limits each worker's own data")
@@ -424,30 +418,11 @@ def describe(error: Exception) -> str:
     return f"{name}{error}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _read(source: Source, index: int) -> Record:
-    """`source.read`, tried again after a while if the system's error may be transient.
-
-    Raises:
-        SampleError: The sample is bad.
-        OSError: The process lacks a resource for longer than this waits: see `prepserver.transform.is_shortage`.
-    """
-    for wait_s in _RETRY_AFTER_S:
-        try:
-            return source.read(index)
-        except OSError as e:
-            # A SampleError has no errno, but the system call that caused it has one. The cause gets no name here: a
-            # local variable with an exception is a reference cycle through the traceback, which would keep the rings of
-            # dropped lanes mapped until the garbage collector runs.
-            if (e.__cause__.errno if isinstance(e.__cause__, OSError) else e.errno) not in _TRANSIENT:
-                raise
-            time.sleep(wait_s)
-    return source.read(index)
-
-
-def _reason(name: str, why: str) -> str:
+def _named(name: str, why: str) -> str:
+    """Returns ``name: why`` in one line of at most `MAX_REASON_CHARS`."""
     name = printable(name)
     why = printable(" ".join(why.split()))[: MAX_REASON_CHARS // 2]
     room = MAX_REASON_CHARS - len(why) - 2
     if len(name) > room:
-        name = "..." + name[len(name) - room + 3 :]  # the end of a path tells more than its beginning
+        name = "..." + name[len(name) - room + 3 :]  # the end of a path says more than its beginning
     return f"{name}: {why}"

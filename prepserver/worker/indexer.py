@@ -1,7 +1,7 @@
 """A child that lists one source and ends: if the dataset's storage hangs, this process hangs and not the daemon.
 
-Killing it, or hanging up, cancels the listing and discards what it had written. It has the workers' sandbox, but it may
-write to its cache and, for a source that names paths, read everywhere, because links in a dataset lead anywhere.
+Killing it, or hanging up, cancels the listing and leaves no index. It has the workers' sandbox, but it may write to its
+cache and, for a source that names paths, read everywhere, because links in a dataset lead anywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("prepserver.indexer")
 EXIT_CANCELLED = 1
 
 CALLS = frozenset({"utimensat"})
-"""System calls that it may make and a worker may not: it reads the clock that stamps files."""
+"""System calls that it may make and a worker may not: it sets a time to read the clock that stamps files."""
 
 MOST_BYTES = 8 << 30
 """Memory limit of an indexer, which the zygote sets: a folder of 100 million files takes 7 GiB, a list of so many
@@ -84,7 +84,10 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     except (SourceError, SpecError) as e:
         return IndexFailed(str(e)[:4096])
     except MemoryError:
-        return IndexFailed(f"listing the source takes more than {MOST_BYTES >> 30} GiB of memory, the limit")
+        return IndexFailed(
+            f"listing the source takes more than {MOST_BYTES >> 30} GiB of memory, the limit: split it into several "
+            "sources, and join these with Concat"
+        )
     except Exception as e:
         log.exception("indexing %s", job.source)
         return IndexFailed(printable(f"indexing failed: {type(e).__name__}: {e}")[:4096])
@@ -96,7 +99,7 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
 
 
 def class_names(names: Sequence[str]) -> list[str]:
-    """Names as a message can hold them; none if one of them is too long or no text, or they are too many."""
+    """The names if a message can hold them; none if one is too long or not valid text, or they are too many."""
     try:
         lengths = [len(name.encode()) for name in names]
     except UnicodeEncodeError:

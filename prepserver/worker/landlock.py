@@ -1,4 +1,4 @@
-"""Which files a process may open: the kernel's Landlock checks every path, without privileges, irrevocably.
+"""Restricts which files a process may open, by the kernel's Landlock: irrevocably, and without privileges.
 
 Landlock does not control modes, owners, times and attributes; `seccomp` refuses these.
 """
@@ -20,6 +20,9 @@ _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_FILE, _MAKE_REG, _TRUNCATE = (1 << n
 _READ = _READ_FILE | _READ_DIR
 _WRITE = _READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_REG | _TRUNCATE
 
+CONTROLS_LENGTHS = 3
+"""From this version on (Linux 6.2), a process that may only read a file cannot shorten it either."""
+
 # Number of file rights in each version of the interface; they are bits from 0 on.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _BIND, _CONNECT = 1, 2  # LANDLOCK_ACCESS_NET_*, by TCP
@@ -27,7 +30,7 @@ _NETWORK_SINCE, _SCOPES_SINCE = 4, 6  # no TCP; no signals and no abstract socke
 
 
 def version() -> int:
-    """This kernel's version of the interface; `OSError` if it has none or refuses to answer."""
+    """This kernel's version of the interface; raises `OSError` if it has none or refuses to answer."""
     return call(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 

@@ -1,7 +1,7 @@
 """Starts the zygote for the daemon, asks it for children, and reports how they end.
 
-Only `wait_ready` and `close` wait, and they have deadlines: results of other requests arrive later as events. Nothing
-here knows about tasks: the caller decides what to send to a child.
+Only `wait_ready` and `close` wait, with deadlines; results of other requests arrive later as events. Nothing here knows
+about tasks: the caller decides what to send to a child.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from prepserver.worker.channel import Channel, ChannelClosed, pair
 from prepserver.worker.child import Child, describe_status
 from prepserver.worker.lifeline import ENDS
 
-_TICKETS = itertools.count(1)  # of all such processes together: the pool knows a worker by its ticket alone
+_TICKETS = itertools.count(1)  # for all zygotes and bridges, because the pool knows a worker by its ticket alone
 
 START_TIMEOUT_S = 60.0
 """The zygote comes up in 1 s from a warm disk and in 3 s from a cold one; a busy network file system takes longer."""
@@ -43,7 +43,7 @@ _ONE_THREAD = {
     # it has the kernel clear ten times the memory that stays in use.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "TOKIO_WORKER_THREADS": "1",  # of reads from object stores, for which one is plenty
-    # No child ever makes a CUDA context, whatever it imports.
+    # No import can make a child create a CUDA context.
     "CUDA_VISIBLE_DEVICES": "",
 }
 
@@ -53,7 +53,7 @@ class ZygoteError(RuntimeError):
 
 
 class ZygoteAbsent(ZygoteError):
-    """The zygote has ended, as an event reports or will report."""
+    """The zygote has ended; an event reports it now or soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ChildSpawned:
 
 @dataclass(frozen=True, slots=True)
 class ChildExited:
-    """`child` has ended with `status`, or (`status` None) could not be started for `reason`, which is for the log."""
+    """`child` has ended with `status`, or could not be started (`status` is None); `reason` is for the log."""
 
     child: Child
     status: int | None
@@ -82,8 +82,8 @@ class ZygoteGone:
     """The zygote has ended and takes its children with it; `Zygote.start` makes a new one."""
 
     reason: str  # for the log
-    # The children whose end was not reported; the caller closes them. One with a pidfd has ended when that is readable
-    # (storage that hangs can delay it); one without never ran, or has ended.
+    # The children whose end was not reported; the caller closes them. One with a pidfd has ended when the pidfd is
+    # readable (storage that hangs can delay this); one without never ran, or has ended.
     children: tuple[Child, ...]
 
 
@@ -94,8 +94,8 @@ class Zygote:
     """Starts processes and reports their ends. One owner thread: the main thread.
 
     Args:
-        prepare: What it is told first.
-        name: What it is called in logs and errors.
+        prepare: The first message that it gets.
+        name: Its name in logs and errors.
         program: Its module: `prepserver.worker.zygote`, or another one that speaks the same protocol.
     """
 
@@ -110,8 +110,8 @@ class Zygote:
         self._started_s = 0.0
         self._by_ticket: dict[int, Child] = {}
         self._early: list[Event] = []
-        self.ready = False  # whether it has come up
-        self.about = _NOT_UP  # what it has said of itself
+        self.ready = False  # whether it is up
+        self.about = _NOT_UP  # its own message about what works there
 
     @property
     def pid(self) -> int | None:
@@ -162,12 +162,12 @@ class Zygote:
 
     @property
     def blocked(self) -> bool:
-        """Whether requests wait for room: poll for writing and call `flush`."""
+        """True while requests wait for room: poll for writing and call `flush`."""
         return self._channel is not None and self._channel.blocked
 
     @property
     def overdue(self) -> bool:
-        """Whether it has not come up within `START_TIMEOUT_S`: close it."""
+        """True if it was not up within `START_TIMEOUT_S`: close it."""
         return not self.ready and time.monotonic() - self._started_s > START_TIMEOUT_S
 
     def flush(self) -> None:
@@ -263,7 +263,7 @@ class Zygote:
         while not self.ready:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not poll.poll(left_s * 1000):
-                raise ZygoteError(f"the zygote was not up after {timeout_s:.0f} s (it imports torch and plug-ins)")
+                raise ZygoteError(f"{self.name} was not up after {timeout_s:.0f} s (it imports torch and plug-ins)")
             self._early = self.receive()
             for event in self._early:
                 if isinstance(event, ZygoteGone):
@@ -275,7 +275,7 @@ class Zygote:
         No process needs an orderly end: rows are in shared memory, and the daemon has all state.
 
         Returns:
-            Whether all processes have ended. One that waits for dead storage ends only when the kernel lets it.
+            True if all processes have ended. One that waits for dead storage ends only when the kernel lets it.
         """
         deadline_s = time.monotonic() + timeout_s
         if self._channel:
@@ -286,7 +286,7 @@ class Zygote:
             child.kill()
         clean = self._kill(timeout_s)
         for child in self._by_ticket.values():
-            # A child that never ran has no pidfd; it went with the zygote.
+            # A child that never ran has no pidfd; it ended with the zygote.
             clean &= child.ended_by(deadline_s)
             child.close()
         self._by_ticket.clear()
@@ -310,7 +310,7 @@ class Zygote:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, changed for the children: one thread for computing, no GPU, and the same package as here."""
+    """This process's environment, changed for children: one thread for computing, no GPU, and the same package."""
     env = {**os.environ, **_ONE_THREAD}
     root = Path(prepserver.__file__).resolve().parents[1]
     if root.name not in ("site-packages", "dist-packages"):

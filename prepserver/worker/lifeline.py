@@ -19,9 +19,9 @@ ENDS = (signal.SIGINT, signal.SIGTERM)
 def die_with(parent_pid: int) -> None:
     """From now on the kernel kills this process when its parent ends.
 
-    The signal comes when the *thread* that started this process ends: start processes from the main thread. Note the
-    parent's pid before the fork: a comparison with 1 instead would fail in a container, where the daemon itself may be
-    process 1.
+    The signal comes when the *thread* that started this process ends: start processes from the main thread. The
+    caller notes the parent's pid before the fork. A comparison with 1 instead would fail in a container, where the
+    daemon itself may be process 1.
 
     Raises:
         ProcessLookupError: The parent has ended already, so the signal will never come.

@@ -1,7 +1,7 @@
 """A worker's loop: takes messages from the daemon one by one, fills rows, answers.
 
-It keeps the daemon's streams and lanes and nothing else: it remembers no task, so any task can be given to any worker
-again. Errors inside a task are reported and survived; a message that makes no sense is a bug of the daemon and ends the
+It keeps the daemon's streams and lanes, and remembers no task, so any task can be given to any worker again. Errors
+inside a task are reported, and the worker goes on; a message that makes no sense is a bug of the daemon and ends the
 process. The module is long because it answers every kind of message.
 """
 
@@ -74,7 +74,7 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
 
 
 class _Broken(Exception):
-    """A task needs a stream, or this lane, that could not be set up, as was logged then."""
+    """A task needs a stream, or this lane, that could not be set up; the reason was logged then."""
 
     def __init__(self, text: str, lane: int | None = None) -> None:
         super().__init__(text)
@@ -82,29 +82,29 @@ class _Broken(Exception):
 
 
 class _Sealed(Exception):
-    """The sandbox of this process does not let it read a stream."""
+    """The sandbox does not let this process read a stream."""
 
 
 @dataclass(slots=True)
-class Told:
-    """A stream from the daemon; the first task that needs it opens it, in the sandbox, or finds why it cannot."""
+class Announced:
+    """A stream that the daemon has announced; the first task that needs it opens it, in the sandbox."""
 
     add: work.AddStream
     quarantined: set[int]
-    opened: Stream | str | None = None
-    damaged: str = ""  # the index file, if it is why the stream cannot be opened
+    opened: Stream | str | None = None  # the stream, or why it cannot be opened; None before the first task
+    damaged: str = ""  # the index file, if its damage is the reason
 
 
 def ring_of(layout: RingLayout, fds: list[int]) -> Rows:
-    """The rows of a lane: the ring that came with it."""
+    """The rows of a lane: the ring whose descriptor came with it."""
     (fd,) = fds
     return Ring(fd, layout)
 
 
 class Worker:
-    """Handles messages one by one; `run` gives it those of the daemon. Answers go to `sock`.
+    """Handles the daemon's messages one by one; answers go to `sock`.
 
-    `rows` finds the rows of a lane by their layout and the descriptors that came with it.
+    `rows` returns the rows of a lane, from their layout and the descriptors that came with it.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Worker:
         self._log = log
         self._seal = seal
         self._rows = rows
-        self.streams: dict[int, Told] = {}  # what it was told of streams, by their numbers
-        self._lanes: dict[int, Target | str] = {}  # or why there is none
+        self.streams: dict[int, Announced] = {}  # by number
+        self._lanes: dict[int, Target | str] = {}  # by number: the lane, or why it could not be set up
         self._caches: dict[int, tuple[work.AddCache, Store]] = {}
         self._tasks_since_collect = 0
         self._filled: list[int] = []  # the lanes of the current task
@@ -143,7 +143,7 @@ class Worker:
                 case work.AddStream():
                     if not self._seal.holds(message.places):
                         raise _Sealed(f"its sandbox does not let it read the new stream {message.stream}")
-                    self.streams[message.stream] = Told(message, set(message.quarantined))
+                    self.streams[message.stream] = Announced(message, set(message.quarantined))
                 case work.AddLane():
                     self._lanes[message.lane] = self._open_lane(message, fds, self.streams[message.stream])
                 case work.Quarantine():
@@ -154,7 +154,7 @@ class Worker:
                     self._caches.pop(cache, None)
                 case work.DropLane(lane):
                     del self._lanes[lane]
-                    self._tasks_since_collect = _COLLECT_BUSY  # garbage may hold the ring, and no task may follow
+                    self._tasks_since_collect = _COLLECT_BUSY  # garbage may hold the ring, and no task may come
                 case work.DropStream(stream):
                     del self.streams[stream]
                 case _:
@@ -163,14 +163,14 @@ class Worker:
             close_all(fds)  # a mapping needs no descriptor
 
     def open(self, stream: int) -> Stream | str:
-        """A stream's source and order, opened at the first call, or the error that every task will have."""
-        told = self.streams[stream]
-        if told.opened is None:
-            told.opened = self._open_stream(told)
-        return told.opened
+        """A stream, opened at the first call, or the error that every task of it reports."""
+        announced = self.streams[stream]
+        if announced.opened is None:
+            announced.opened = self._open_stream(announced)
+        return announced.opened
 
     def collect_garbage(self) -> None:
-        """Runs the garbage collector if it is due: preferably in a pause."""
+        """Runs the garbage collector if it is due, preferably in a pause."""
         if self._tasks_since_collect < _COLLECT_IDLE:
             return
         if self._tasks_since_collect >= _COLLECT_BUSY or not (self._ahead or self._arrived.poll(0)):
@@ -183,9 +183,9 @@ class Worker:
         self._page.begin_sample(position, index)
 
     def _look_ahead(self) -> None:
-        """Receives messages in the middle of a chunk, because a quarantine cannot wait for the chunk's end.
+        """Receives messages in the middle of a chunk, because a quarantine cannot wait for its end.
 
-        Its sample has just killed another worker, and may be the next one here.
+        The quarantined sample has just killed another worker, and may be the next one here.
         """
         with contextlib.suppress(ChannelClosed):  # raised again after the chunk
             while self._arrived.poll(0):
@@ -202,71 +202,71 @@ class Worker:
                         self._prefetch(message)
 
     def _prefetch(self, task: work.Fill) -> None:
-        """Begins to read for a task, once, if its source is open: at best while the task before it is filled."""
-        told = self.streams.get(task.stream)
-        if told is not None and isinstance(told.opened, Stream) and task.task != self._begun:
+        """Begins the reads of a task, once, if its source is open; best while the task before it is filled."""
+        announced = self.streams.get(task.stream)
+        if announced is not None and isinstance(announced.opened, Stream) and task.task != self._begun:
             self._begun = task.task
             lanes = [self._lanes.get(lane) for lane in task.lanes]
-            targets = [self._cached(told, lane) for lane in lanes if isinstance(lane, Target)]
-            self._cached_stream(told, told.opened).prefetch(task.position, task.count, targets)
+            targets = [self._cached(announced, lane) for lane in lanes if isinstance(lane, Target)]
+            self._cached_stream(announced, announced.opened).prefetch(task.position, task.count, targets)
 
     def _begin_step(self, target: int) -> None:
         self._page.begin_step(NO_LANE if target == DECODING else self._filled[target])
 
-    def _quarantine(self, told: work.Quarantine) -> None:
-        if told.lane is None:
-            self.streams[told.stream].quarantined.update(told.indices)
+    def _quarantine(self, message: work.Quarantine) -> None:
+        if message.lane is None:
+            self.streams[message.stream].quarantined.update(message.indices)
             return
-        lane = self._lanes.get(told.lane)
+        lane = self._lanes.get(message.lane)
         if isinstance(lane, Target):
-            lane.quarantined.update(told.indices)
+            lane.quarantined.update(message.indices)
 
-    def _open_stream(self, told: Told) -> Stream | str:
-        add = told.add
+    def _open_stream(self, announced: Announced) -> Stream | str:
+        add = announced.add
         try:
             roots = Roots(add.roots) if add.roots else None
             spec = source_from_wire(add.source)
             source = open_source(spec, Path(add.index_path), roots)
             shard = Shard(add.num_shards, add.shard_index)
             order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows, *spec.arrangement)
-        except Exception as e:  # noqa: BLE001 - reported by every task that needs the stream
+        except Exception as e:  # noqa: BLE001 - every task that needs the stream reports it
             self._log.exception("stream %d", add.stream)
-            told.damaged = _damaged(e)
+            announced.damaged = _damaged(e)
             return _text(e)
-        return Stream(source, order, add.seed, told.quarantined)
+        return Stream(source, order, add.seed, announced.quarantined)
 
-    def _open_lane(self, told: work.AddLane, fds: list[int], stream: Told) -> Target | str:
+    def _open_lane(self, add: work.AddLane, fds: list[int], announced: Announced) -> Target | str:
         try:
-            pipeline = Pipeline.from_wire(told.pipeline, source_from_wire(stream.add.source).columns)
-            return Target.of(pipeline, self._rows(RingLayout.from_wire(told.layout), fds), told.quarantined)
-        except Exception as e:  # noqa: BLE001 - reported by every task that needs the lane
-            self._log.exception("lane %d", told.lane)
+            pipeline = Pipeline.from_wire(add.pipeline, source_from_wire(announced.add.source).columns)
+            return Target.of(pipeline, self._rows(RingLayout.from_wire(add.layout), fds), add.quarantined)
+        except Exception as e:  # noqa: BLE001 - every task that needs the lane reports it
+            self._log.exception("lane %d", add.lane)
             return _text(e)
 
-    def _open_cache(self, told: work.AddCache, fds: list[int]) -> None:
+    def _open_cache(self, add: work.AddCache, fds: list[int]) -> None:
         try:
             (fd,) = fds
-            store = Store(fd, Shape(told.samples, told.extent_bytes), self._number, told.is_file)
+            store = Store(fd, Shape(add.samples, add.extent_bytes), self._number, add.is_file)
         except (OSError, ValueError, SegmentError) as e:
-            self._log.error("works without cache %d: %s", told.cache, e)
+            self._log.error("cannot use cache %d, so samples are read each time: %s", add.cache, e)
         else:
-            self._caches[told.cache] = told, store
+            self._caches[add.cache] = add, store
 
     def _cache(self, listing: str, head: str) -> Store | None:
-        """The cache for samples of a stream: the one on disk, which is meant to last, if there are two."""
+        """The cache for samples of a stream; of two, the one on disk, which is meant to last."""
         found = [each for each in self._caches.values() if (each[0].listing, each[0].head) == (listing, head)]
         return max(found, key=lambda each: each[0].is_file)[1] if found and listing else None
 
-    # Copies of stream and lanes, so that nothing but `_caches` keeps the memory of a cache.
+    # These return copies, so that nothing but `_caches` keeps the memory of a cache.
 
-    def _cached_stream(self, told: Told, stream: Stream) -> Stream:
-        return replace(stream, cache=self._cache(told.add.listing, ""))
+    def _cached_stream(self, announced: Announced, stream: Stream) -> Stream:
+        return replace(stream, cache=self._cache(announced.add.listing, ""))
 
-    def _cached(self, told: Told, lane: Target) -> Target:
-        return lane._replace(cache=self._cache(told.add.listing, lane.head.digest))
+    def _cached(self, announced: Announced, lane: Target) -> Target:
+        return lane._replace(cache=self._cache(announced.add.listing, lane.head.digest))
 
     def _fill(self, task: work.Fill) -> None:
-        told, lanes = self.streams[task.stream], [self._lanes[lane] for lane in task.lanes]
+        announced, lanes = self.streams[task.stream], [self._lanes[lane] for lane in task.lanes]
         # ORDER: before the first byte of any dataset or index is read.
         self._seal.close(place for each in self.streams.values() for place in each.add.places)
         began_ns = self._page.begin_task(task.task)
@@ -280,8 +280,8 @@ class Worker:
             for number, lane in zip(task.lanes, lanes, strict=True):
                 if isinstance(lane, str):
                     raise _Broken(lane, number)
-                targets.append(self._cached(told, lane))
-            stream = self._cached_stream(told, stream)
+                targets.append(self._cached(announced, lane))
+            stream = self._cached_stream(announced, stream)
             made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step, task.alone)
             if made.bad:
                 self._check_seal()
@@ -291,9 +291,9 @@ class Worker:
         except Exception as e:  # noqa: BLE001 - the daemon must hear of the task's end in any case
             self._page.fail_task()
             self._check_seal()
-            if not isinstance(e, _Broken):  # which was logged when it broke
+            if not isinstance(e, _Broken):  # that was logged when it broke
                 self._log.exception("task %d: positions %d + %d", task.task, task.position, task.count)
-            index = told.damaged if isinstance(stream, str) else _damaged(e)
+            index = announced.damaged if isinstance(stream, str) else _damaged(e)
             culprit = e.lane if isinstance(e, _Broken) else task.lanes[e.target] if isinstance(e, LaneError) else None
             answer: work.Failed | work.Filled = work.Failed(task.task, _text(e), culprit, damaged=index)
         else:
@@ -303,18 +303,19 @@ class Worker:
                 task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns, _flat(made.ops_ns),
                 time.monotonic_ns(), began_ns,
             )  # fmt: skip
-        # ORDER: after the error, whose traceback holds the sample: want of memory could not be reported beside it.
+        # ORDER: after the error is dropped, whose traceback holds the sample: beside it, there may be no memory to
+        # send.
         send(self._sock, answer)
         self._tasks_since_collect += 1
 
     def _check_seal(self) -> None:
-        """After an error: raises `_Sealed` if the sandbox may be the cause; another worker fills the rows again."""
+        """Raises `_Sealed` if the sandbox may be the cause of an error; another worker then fills the rows again."""
         if self._seal.is_stale:
             raise _Sealed("a folder that its sandbox lets it read has been replaced, or mounted again")
 
 
 def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, list[int]]]:
-    """`bad` for the message; reasons are shortened if there are so many that they would not fit."""
+    """Bad rows in the form of the message; reasons are shortened if they would not fit otherwise."""
     room = _REASONS_BYTES // max(1, len(bad))
     return [
         (

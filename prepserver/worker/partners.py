@@ -1,11 +1,11 @@
-"""Rows of several samples: reads the others, passes over bad ones, and has the row made of all."""
+"""Rows that mix several samples: reads the partners, passes over bad ones, and makes the row from all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prepserver.source import Record, SampleError, Source
+from prepserver.source import SampleError
 from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
 from prepserver.transform.mixing import Mixer
 from prepserver.transform.rows import NextTarget
@@ -14,16 +14,14 @@ from prepserver.worker.caching import Caching, Ready
 from prepserver.worker.streams import Stream, Target
 
 TRIES = 9
-"""A partner and the next samples by index, of which the first good one is taken."""
+"""How many samples are tried for a partner: itself and the next ones by index. The first good one is taken."""
 
 
 class Partners:
-    """The other samples of the rows of some lanes, which `read` reads."""
+    """The other samples of the rows of some lanes."""
 
-    def __init__(
-        self, stream: Stream, targets: Sequence[Target], caches: Caching, read: Callable[[Source, int], Record]
-    ) -> None:
-        self._stream, self._targets, self._caches, self._read = stream, targets, caches, read
+    def __init__(self, stream: Stream, targets: Sequence[Target], caches: Caching) -> None:
+        self._stream, self._targets, self._caches = stream, targets, caches
 
     def make(
         self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None], step: NextTarget
@@ -33,7 +31,7 @@ class Partners:
         `mark` (see `fill`) is called before each partner is read, and again for the row's own sample.
 
         Raises:
-            BadSample: The own sample is bad, or a partner and all that could take its place are.
+            BadSample: The row's own sample is bad, or a partner and all that could replace it are.
         """
         for mixer in self._targets[t].mixers:
             mix = mixer.parts.mix(self._stream.order.samples, key)
@@ -56,15 +54,15 @@ class Partners:
             if index in self._stream.quarantined or index in self._targets[t].quarantined:
                 continue
             try:
-                ready = self._caches.ready(index, t, self._read)
+                ready = self._caches.ready(index, t)
                 return _part(mixer, ready, SampleKey(key.seed, key.pass_, index), number, mix, step)
             except SampleError as error:
                 reason = error.reason
             except Exception as error:
                 if is_shortage(error):
                     raise
-                reason = str(error)  # it is told at the partner's own place
-        reason = f"no partner can be had from sample {partner} on: {reason or 'quarantined'}"
+                reason = str(error)  # it is reported where the partner has its own row
+        reason = f"none of {TRIES} samples from {partner} on can be its partner: {reason or 'quarantined'}"
         raise BadSample(reason, {0: reason})
 
 

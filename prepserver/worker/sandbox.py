@@ -1,11 +1,11 @@
-"""The sandbox of workers, which parse files from strangers: its parts, and when each begins.
+"""The sandbox of workers, which parse files from strangers.
 
 A process confines itself right after the fork (`confine`: no new privileges, a system call filter, limits). The files
-that it may open are restricted later (`Seal`), when it knows what its streams read. No part can be widened
-again: a worker that has to read more is replaced.
+that it may open are restricted later (`Seal`), when it knows what its streams read. No part can be widened again: a
+worker that has to read more is replaced.
 
 The zygote tries once, in a child, which parts work (`find_out`): a container or a service manager may refuse what the
-kernel has.
+kernel offers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Parts:
     landlock: int = 0  # version of the kernel's interface, 0 for no Landlock
     seccomp: bool = False  # whether the system call filter works
     no_new_privs: bool = False  # whether the process can give up gaining privileges
-    missing: str = ""  # missing parts with the reason; empty if none is missing, or no sandbox was asked for
+    missing: str = ""  # missing parts with the reason; empty if none is missing, or the sandbox is turned off
 
     def __str__(self) -> str:
         """The parts, such as ``landlock 7, seccomp, no_new_privs``."""
@@ -84,7 +84,7 @@ def _try_all() -> Parts:
 
 
 def confine(parts: Parts, allowed: Container[str] = ()) -> None:
-    """Confines this process, except for the files that it may open; `allowed` are names of system calls that it needs.
+    """Confines this process, except for the files that it may open; `allowed` names system calls that it needs.
 
     File sizes have no limit, because the log may be a file. Memory has its own: `limit_data`.
 
@@ -98,7 +98,7 @@ def confine(parts: Parts, allowed: Container[str] = ()) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files[0], _OPEN_FILES), min(files[1], _OPEN_FILES)))
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
     if parts.seccomp:
-        seccomp.install(allowed)
+        seccomp.install(allowed, keeps_lengths=0 < parts.landlock < landlock.CONTROLS_LENGTHS)
 
 
 def limit_data(more_bytes: int) -> None:
@@ -111,7 +111,7 @@ def limit_data(more_bytes: int) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[5])
         most = pages * resource.getpagesize() + more_bytes
         if (before := resource.getrlimit(resource.RLIMIT_DATA)[1]) != resource.RLIM_INFINITY:
-            most = min(most, before)  # LimitDATA= of a unit, say, which only root may raise
+            most = min(most, before)  # such as LimitDATA= of a unit, which only root may raise
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -129,7 +129,7 @@ _CREDENTIALS = (
     *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS"),
     *("GOOGLE_SERVICE_ACCOUNT", "AZURE_FEDERATED_TOKEN_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-"""Variables that name a file, whose folder must stay open: such files are replaced while they are in use."""
+"""Variables that name files. Their folders must stay readable, because such files are replaced while in use."""
 
 
 def _for_network() -> list[str]:
@@ -139,9 +139,9 @@ def _for_network() -> list[str]:
 
 
 def _code() -> list[str]:
-    """The folders of Python and its packages: libraries import some modules only when they are first used.
+    """The folders of Python and its packages: libraries import some modules only at their first use.
 
-    Some installers put links there, to one copy of each package.
+    Some installers put links there, which lead to one copy of each package.
     """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = [path for path in dict.fromkeys(map(sysconfig.get_path, names)) if os.path.isdir(path)]
@@ -150,9 +150,9 @@ def _code() -> list[str]:
 
 
 class Seal:
-    """Which files this process may open: all until `close`, then only those below some folders.
+    """Restricts which files this process may open: all until `close`, then only those below some folders.
 
-    Without Landlock, `close` changes nothing. The folders `always` stay open, for plug-ins; with `network`, this
+    Without Landlock, `close` changes nothing. The folders `always` stay readable, for plug-ins; with `network`, this
     process may connect to other machines.
     """
 
@@ -173,11 +173,11 @@ class Seal:
             return
         self._places = tuple(dict.fromkeys(places))
         landlock.restrict(self._landlock, (*self._places, *self._always, *_code()), writable, self._network)
-        # On some file systems opening fails although access(2) allows it, so they tell nothing about the seal.
+        # On some file systems opening fails although access(2) allows it: such places say nothing about the seal.
         self._unclear = frozenset(filter(_refused, self._places))
 
     def holds(self, places: Iterable[str]) -> bool:
-        """Whether this process may open files below all of `places`."""
+        """Says whether this process may open files below all of `places`."""
         if self._places is None:
             return True
         return all(
@@ -187,7 +187,7 @@ class Seal:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the kernel now refuses a folder of `close`: one that was replaced, or mounted again, is another."""
+        """True if the kernel now refuses a folder of `close`: it was replaced or mounted again."""
         return any(map(self._lost, self._places or ()))
 
     def _lost(self, place: str) -> bool:
@@ -199,7 +199,7 @@ OPEN = Seal(Parts())
 
 
 def _refused(place: str) -> bool:
-    """Whether Landlock, and not the place's own mode, keeps this process out."""
+    """Says whether Landlock, and not the place's own mode, keeps this process out."""
     try:
         os.close(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except PermissionError:

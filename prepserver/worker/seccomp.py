@@ -1,8 +1,8 @@
-"""The system calls that a worker may not make: a filter in the kernel, which cannot be removed.
+"""Refuses system calls that a worker does not need, by a filter in the kernel that cannot be removed.
 
 `program` builds the filter for one machine type; `install` gives it to the kernel. The filter lists refused calls and
 lets others through, because an allow-list would break with the next libc or torch. A refused call fails with EPERM,
-which libraries can handle; only a call by another machine type's convention kills.
+which libraries can handle; only a call by another machine type's convention kills the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274),
     "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
     "mq_unlink": (241, 181),
-    # what Landlock does not rule: owners, modes, times and attributes of any file that a path reaches
+    # what Landlock does not control: owners, modes, times and attributes of any file that a path reaches
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
     "fsetxattr": (190, 7), "setxattrat": (463, 463), "removexattr": (197, 14), "lremovexattr": (198, 15),
@@ -60,20 +60,22 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 
 _INTERNET = (2, 10, 16)  # AF_INET, AF_INET6, and AF_NETLINK, by which libc learns which of them there are
 
-_CLONE, _CLONE3 = (56, 220), (435, 435)
-_CLONE_THREAD = 0x00010000
+_CLONE, _CLONE_THREAD = (56, 220), 0x00010000
+_CLONE3, _OPENAT2 = (435, 435), (437, 437)  # no filter can read their flags, which are in memory
+_TRUNCATE, _O_TRUNC = (76, 45), 0o1000
+_OPENS = {"openat": ((257, 56), 2), "open": ((2, None), 1)}  # which argument has the flags
 
 # Allowed only where the first argument is this process: signals, and limits (0 means itself there).
 _TO_ITSELF = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
               "rt_tgsigqueueinfo": (297, 240), "prlimit64": (302, 261)}  # fmt: skip
 
-# Which argument says what is asked for, and what may not be asked for.
+# Numbers of the call, the place of the argument that is its command, and the commands that are refused.
 _COMMANDS: dict[str, tuple[tuple[int, int], int, tuple[int, ...]]] = {
-    # F_SETOWN, F_SETSIG, F_SETOWN_EX: a descriptor that signals another process
+    # F_SETOWN, F_SETSIG, F_SETOWN_EX: have a descriptor signal another process
     "fcntl": ((72, 25), 1, (8, 10, 15)),
-    # FIOSETOWN, SIOCSPGRP: the same; TIOCSTI, TIOCLINUX: keys typed into the daemon's terminal
+    # FIOSETOWN, SIOCSPGRP: the same; TIOCSTI, TIOCLINUX: type keys into the daemon's terminal
     "ioctl": ((16, 29), 1, (0x8901, 0x8902, 0x5412, 0x541C)),
-    "prctl": ((157, 167), 0, (1,)),  # PR_SET_PDEATHSIG, by which it ends with the zygote
+    "prctl": ((157, 167), 0, (1,)),  # PR_SET_PDEATHSIG, which ties it to the zygote
 }
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
@@ -86,8 +88,11 @@ _SET_MODE_FILTER = 1
 _SPEC_ALLOW = 1 << 2
 
 
-def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
-    """The filter of process `pid`, an array of ``struct sock_filter``; it may make the calls `allowed` nevertheless."""
+def program(machine: str, pid: int, allowed: Container[str] = (), *, keeps_lengths: bool = False) -> bytes:
+    """The filter of process `pid`, an array of ``struct sock_filter``; the calls `allowed` are left out of it.
+
+    With `keeps_lengths` the process may shorten no file by its path: Landlock before Linux 6.2 does not control that.
+    """
     column = list(MACHINES).index(machine)
     code = [_op(_LOAD, _MACHINE), _op(_EQUAL, MACHINES[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     if machine == "x86_64":
@@ -96,8 +101,9 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
         number = numbers[column]
         if number is not None and name not in allowed:
             code += [_op(_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
-    # The flags of clone3 are in memory, which no filter can read; libc uses clone if clone3 does not exist.
-    code += [_op(_EQUAL, _CLONE3[column], 0, 1), _refuse(errno.ENOSYS)]
+    code += [_op(_EQUAL, _CLONE3[column], 0, 1), _refuse(errno.ENOSYS)]  # as if it did not exist: libc uses clone
+    if keeps_lengths:
+        code += _keep_lengths(column)
     if "socket" in allowed:
         code += _only_for(_REFUSED["socket"][column] or 0, _among(_INTERNET, 0, inside=True))
     thread = [_argument(0), _op(_ANY_BIT, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM), _op(_RETURN, _ALLOW)]
@@ -109,12 +115,12 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
     return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 
-def install(allowed: Container[str] = ()) -> None:
-    """Filters this process, which must have set no_new_privs; `OSError` if the kernel or the machine has no filter."""
+def install(allowed: Container[str] = (), *, keeps_lengths: bool = False) -> None:
+    """Filters this process, which must have set no_new_privs; raises `OSError` if kernel or machine has no filter."""
     machine = platform.machine()
     if machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"there is no filter for {machine}")
-    code = program(machine, os.getpid(), allowed)
+    code = program(machine, os.getpid(), allowed, keeps_lengths=keeps_lengths)
     buffer = ctypes.create_string_buffer(code, len(code))
     head = struct.pack("@HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))  # struct sock_fprog
     number = _SYS_SECCOMP[list(MACHINES).index(machine)]
@@ -140,7 +146,7 @@ def _argument(place: int) -> bytes:
 
 
 def _among(values: Iterable[int], argument: int, *, inside: bool) -> list[bytes]:
-    """Allows the call if its argument is one of `values`, or, without `inside`, none of them."""
+    """Allows the call if its argument is one of `values`; without `inside`, if it is none of them."""
     hit, miss = _op(_RETURN, _ALLOW), _refuse(errno.EPERM)
     if not inside:
         hit, miss = miss, hit
@@ -148,6 +154,20 @@ def _among(values: Iterable[int], argument: int, *, inside: bool) -> list[bytes]
     for value in values:
         code += [_op(_EQUAL, value, 0, 1), hit]
     return [*code, miss]
+
+
+def _keep_lengths(column: int) -> list[bytes]:
+    """Refuses to shorten a file by its path."""
+    code = [
+        *(_op(_EQUAL, _TRUNCATE[column], 0, 1), _refuse(errno.EPERM)),
+        *(_op(_EQUAL, _OPENAT2[column], 0, 1), _refuse(errno.ENOSYS)),  # as if it did not exist: libc uses openat
+    ]
+    for numbers, flags in _OPENS.values():
+        if (number := numbers[column]) is not None:
+            code += _only_for(
+                number, [_argument(flags), _op(_ANY_BIT, _O_TRUNC, 0, 1), _refuse(errno.EPERM), _op(_RETURN, _ALLOW)]
+            )
+    return code
 
 
 def _only_for(number: int, block: Sequence[bytes]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What is filled: the samples of a stream, and the rows of each of its lanes."""
+"""Streams of samples, and the lanes whose rows are filled from them, as workers see both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prepserver.transform.mixing import Mixer, mixers
 
 
 class Rows(Protocol):
-    """Where rows go: `prepserver.memory.ring.Ring`, or arrays of the caller."""
+    """Memory for rows: `prepserver.memory.ring.Ring`, or arrays of the caller."""
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         """The row of `position` in `field`: writable memory."""
@@ -37,23 +37,23 @@ class Target(NamedTuple):
     """A lane."""
 
     makers: Sequence[RowMaker]  # one for each view (`prepserver.transform.row_makers`)
-    taken: Sequence[RowField]  # fields that are copied from the record, after all others are made
+    copied: Sequence[RowField]  # fields that are copied from the record, after the others are made
     rows: Rows  # where the rows go
     quarantined: set[int]  # indices that are bad for this pipeline: workers died or hung in it
-    head: Head  # what its pipeline has in common with others: see `prepserver.pipeline.caching`
-    tails: Sequence[RowMaker] = ()  # as `makers`, from the head on
+    head: Head  # the ops whose result a cache holds: see `prepserver.pipeline.caching`
+    tails: Sequence[RowMaker] = ()  # as `makers`, for the ops after the head
     cache: Store | None = None  # holds samples after the head; None for no such cache
     # one for each view, if rows are mixed of several samples (`prepserver.transform.mixing`)
     mixers: Sequence[Mixer] = ()
 
     @property
-    def only_takes(self) -> bool:
-        """Whether all fields are copied from the record."""
+    def only_copies(self) -> bool:
+        """True if all fields are copied from the record."""
         return not any(maker.fields for maker in self.makers)
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether its rows may be made several at once."""
+        """True if several of its rows may be made at once."""
         return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
 
     @classmethod
@@ -61,13 +61,13 @@ class Target(NamedTuple):
         """The lane of a pipeline."""
         makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}
-        taken = [field for field in pipeline.fields if field.name not in made]
+        copied = [field for field in pipeline.fields if field.name not in made]
         tails = row_makers(pipeline, head.count)
-        return cls(makers, taken, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
+        return cls(makers, copied, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
 
     @property
     def head_maker(self) -> HeadMaker:
-        """Makes what its cache holds."""
+        """Makes the records that its cache holds."""
         return HeadMaker(self.makers[0], self.head.count)
 
 
@@ -88,7 +88,7 @@ class Stream:
         """
         if not self.source.reads_ahead:
             return
-        # What goes wrong here goes wrong again when the sample is read, and is reported there.
+        # An error here will occur again when the sample is read, and is reported there.
         with contextlib.suppress(Exception):
             indices = [(p, i) for p, i in enumerate(self.order.indices(position, count), position) if i != NO_SAMPLE]
             wanted = [i for p, index in indices for i in (index, *self._partners(p, index, targets))]

@@ -1,11 +1,11 @@
 """The process that forks all children: ``python -m prepserver.worker.zygote``, started by `launch`.
 
 It imports what a worker needs once (about a second, 150 MiB) and then forks in milliseconds; children share its memory.
-It has one thread and runs no numeric code: a process that is forked after an OpenMP region, or beside a thread with a
-lock, can hang for ever.
+It has one thread and runs no numeric code: a process that is forked after an OpenMP region, or beside a thread that
+holds a lock, can hang for ever.
 
-It opens each child's pidfd before it could have reaped the child, so the descriptor cannot mean another process, passes
-it to the daemon once the child is tied to the zygote, and reaps. It decides nothing.
+It opens each child's pidfd before it reaps the child, so the descriptor cannot mean another process, and passes it to
+the daemon once the child is tied to the zygote. It decides nothing.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ def _load() -> None:
 
 
 def load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
-    """Imports the code of the daemon's owner, once for all children; returns what there is and what went wrong.
+    """Imports the code of the daemon's owner, once for all children; returns the plug-ins, and an error or "".
 
-    So all workers have the same code for as long as this process lives, whatever becomes of the files.
+    All workers have the same code for as long as this process lives, even if the files change.
     """
-    sys.dont_write_bytecode = True  # what Python keeps is told from newer source by seconds and size only
+    sys.dont_write_bytecode = True  # Python notices newer source only by the time in seconds and the size
     plugins = sys.modules["prepserver.plugins"]
     try:
         loaded = plugins.load(names)
     except Exception as e:
-        shown = e.__cause__ if isinstance(e, plugins.PluginError) else e  # an error of their own, or of ours
+        shown = e.__cause__ if isinstance(e, plugins.PluginError) else e  # of the plug-in's code, or of ours
         if shown is not None:
             log.error("plug-ins", exc_info=shown)
         return [], _sendable(str(e))[:4000]
@@ -115,12 +115,12 @@ def load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
         log.info("%s plug-in %r from %s, code %s", each.role, each.name, each.origin, each.code)
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        log.warning("plug-ins have started %d threads when they were imported: workers may hang", threads - 1)
+        log.warning("plug-ins started %d threads when they were imported: workers may hang", threads - 1)
     return [(each.role, each.name, each.code, _sendable(each.origin)[-256:]) for each in loaded], ""
 
 
 def _load_remote(urls: Sequence[str], deadline_s: float) -> str:
-    """Says what children may read on the network, and imports what they need for that; returns what went wrong."""
+    """Sets what children may read on the network, and imports what they need for it; returns an error or ""."""
     remote = sys.modules["prepserver.source.storage.remote"]
     remote.configure(urls, deadline_s)
     try:
@@ -147,7 +147,7 @@ class _Zygote:
         self._poll.register(daemon, select.POLLIN)
 
     def serve(self, plugins: work.Plugins, broken: str) -> NoReturn:
-        # Chosen here once; every child inherits the choice.
+        # The kernels are chosen here once; every child inherits the choice.
         path = sys.modules["prepserver.transform"].path()
         sys.modules["prepserver.checksum"].load()
         sandbox, missing = str(self._parts), self._parts.missing
@@ -173,7 +173,7 @@ class _Zygote:
             close_all(fds)
             send(self._daemon, Exited(request.ticket, None, f"pipe: {e.strerror}"))
             return
-        # The child would write buffered text a second time.
+        # Otherwise the child would write buffered text a second time.
         with contextlib.suppress(OSError):  # the disk may be full, or stdout closed
             sys.stdout.flush()
             sys.stderr.flush()
@@ -196,9 +196,9 @@ class _Zygote:
         self._poll.register(untied, select.POLLIN)
 
     def _tied(self, untied: int) -> None:
-        """A child has closed its end of the pipe: it is tied to this process, or has ended.
+        """Reports a child that has closed its end of the pipe: it is tied to this process, or has ended.
 
-        The daemon hears of it only now: a child that is stopped before it is tied could outlive the daemon.
+        The daemon hears of it only now, because a child that is stopped before it is tied could outlive the daemon.
         """
         pidfd = self._untied.pop(untied)
         self._poll.unregister(untied)
@@ -267,7 +267,7 @@ def _restrict(nice: int) -> None:
 
 
 def _close_all_but(keep: set[int]) -> None:
-    # Above all other children's lines: a copy of a line would hide its end of file.
+    # Above all, the lines of other children: a copy of a line would hide its end of file.
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
             with contextlib.suppress(OSError):

@@ -187,7 +187,8 @@ def test_an_index_whose_damage_opening_meets_is_made_again(server: Server) -> No
         next(iter(client))
     (index,) = indices(server) - others
     whole = index.read_bytes()
-    index.write_bytes(whole[:4096] + bytes([whole[4096] ^ 1]) + whole[4097:])  # a picture
+    at = whole.rindex(Container(index).section("ends"))  # which opening reads
+    index.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     with (
         PrepClient(source, OPS, batch_size=8, seed=2, runtime_dir=server.runtime_dir) as client,
         pytest.raises(SourceUnavailable, match="damaged"),

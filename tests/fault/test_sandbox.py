@@ -272,5 +272,5 @@ def test_a_list_that_leads_to_the_root_is_not_silent(server: Server, tmp_path: P
     ) as client:
         next(iter(client))
         assert server.stream()["reads_everywhere"]
-        assert "but workers may read all files" in cli("status", "--runtime-dir", str(server.runtime_dir)).stdout
+        assert "workers can read all files" in cli("status", "--runtime-dir", str(server.runtime_dir)).stdout
     assert "workers may read all files" in server.log()

@@ -179,7 +179,7 @@ def test_a_list_of_targets_is_what_torchvisions_models_take(server: Server, tmp_
 
 
 def test_a_bad_annotation_is_named_and_every_row_replayed(server: Server, boxed: Coco, tmp_path: Path) -> None:
-    said = f"{BAD}.jpg.*annotation 999 has no bbox of 4 numbers"
+    said = f"{BAD}.jpg.*the bbox of annotation 999 is .* and must be 4 numbers"
     client = PrepClient(boxed, BOX_OPS, batch_size=COUNT, runtime_dir=server.runtime_dir)
     with client, pytest.raises(BadSampleError, match=said):
         next(iter(client))

@@ -181,7 +181,7 @@ def test_whatever_is_wrong_with_a_file_others_go_on(server: Server, tmp_path: Pa
         (TFRecord(tmp_path / "length.tfrecord", x), SourceUnavailable, r"length\.tfrecord is damaged: the checksum"),
         (TFRecord(tmp_path / "data.tfrecord", x), BadSampleError, r"data\.tfrecord, record 1: its checksum is wrong"),
         (Csv(tmp_path / "short.csv", numbers), BadSampleError, r"short\.csv, line 3: the line has 1 cells"),
-        (Csv(tmp_path / "text.csv", {"x": kinds.Scalar()}), BadSampleError, r"text\.csv, line 3: .*0xe4, is no UTF-8"),
+        (Csv(tmp_path / "text.csv", {"x": kinds.Scalar()}), BadSampleError, r"text\.csv, line 3: .*0xe4, is not UTF-8"),
     ]
     (other := tmp_path / "other").mkdir()
     with PrepClient(arrays(other), [], runtime_dir=server.runtime_dir, **SPEC) as going:

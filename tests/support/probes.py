@@ -39,6 +39,8 @@ def probe(inside: str, outside: str, daemon: int) -> dict[str, str]:
         "signal itself": lambda: os.kill(os.getpid(), 0),
         "write inside": lambda: os.open(os.path.dirname(inside) + "/new", os.O_WRONLY | os.O_CREAT),
         "remove inside": lambda: os.unlink(inside),
+        "shorten inside": lambda: os.truncate(inside, 1),
+        "empty inside": lambda: os.open(inside, os.O_RDONLY | os.O_TRUNC),
         "read outside": lambda: os.open(outside, os.O_RDONLY),
         "write outside": lambda: os.open(outside, os.O_WRONLY),
         "list outside": lambda: os.listdir(os.path.dirname(outside)),
@@ -66,7 +68,7 @@ def probe(inside: str, outside: str, daemon: int) -> dict[str, str]:
 
 ALLOWED = {"read inside", "list inside", "start a thread", "signal itself"}
 OF_LANDLOCK = {
-    "write inside", "remove inside", "read outside", "write outside", "list outside", "read the daemon's memory",
+    "write inside", "remove inside", "shorten inside", "empty inside", "read outside", "write outside", "list outside", "read the daemon's memory",
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""How each source of `prepserver.pipeline.sources` is read. A file here is a reader, named as its source.
+"""Readers of the sources of `prepserver.pipeline.sources`, each in a file named as its source.
 
-A composed source without a file is read as its spec says.
+A composed source without a file is read by `ComposedReader`.
 """
 
 from __future__ import annotations

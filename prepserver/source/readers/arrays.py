@@ -1,8 +1,8 @@
 """How `Arrays` are read: rows at fixed places of files, many at once from a mapping, or one by one.
 
-A file that has changed since it was listed is noticed before each block and each row. Only a file that is cut within
-the microseconds of a copy, or a failing disk, kills a worker; after two such deaths the first sample of
-the block is quarantined, and the others are read one by one.
+Before each block and each row, the file is compared with its listing, so a change is noticed. Only a file that is cut
+within the microseconds of a copy, or a failing disk, kills a worker; after two such deaths the first sample of the
+block is quarantined, and the others are read one by one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from prepserver.source.storage import File, open_file, stream
 
 _LOOKS = 64
 _LOOK_BYTES = 4096
-"""Of each array so many pieces enter the digest of the content."""
+"""The digest of the content covers this many pieces of each array, of `_LOOK_BYTES` each."""
 
 _STEP_BYTES = 1 << 24
 
@@ -54,7 +54,7 @@ class _Column:
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape[1:], dtype=object))
 
     def check(self, kind: Kind) -> None:
-        """Raise `BadArrayError` if the array is not what the spec says of the column."""
+        """Raise `BadArrayError` if the array does not have the shape and dtype of its column's `kind`."""
         shape, dtype = kind.stored()
         is_label = "int" in self.dtype and (
             isinstance(kind, Label) or (isinstance(kind, Tokens) and self.dtype != "uint64")
@@ -66,10 +66,13 @@ class _Column:
             )
 
     def top_label(self, file: File) -> int:
-        """Return the greatest value of a column of labels; raise `BadArrayError` if one is no class number."""
+        """Return the greatest value of a column of labels; raise `BadArrayError` if one cannot be a label."""
         end, top = self.offset + self.shape[0] * self.row_bytes, 0
         for at in range(self.offset, end, _STEP_BYTES):
-            values = np.frombuffer(file.read(min(_STEP_BYTES, end - at), at), self.dtype)
+            data = file.read(min(_STEP_BYTES, end - at), at)
+            if len(data) < min(_STEP_BYTES, end - at):
+                raise BadArrayError("was cut while it was listed")
+            values = np.frombuffer(data, self.dtype)
             for value in (int(values.min()), int(values.max())):
                 if not 0 <= value < 1 << 63:
                     raise BadArrayError(
@@ -125,7 +128,7 @@ class ArraySource(Source):
             rows, size = into[column.name], column.row_bytes
             whole = np.frombuffer(self._shards.mapped(column.file), np.uint8, self._samples * size, column.offset)
             stored = rows if rows.dtype == column.dtype else np.empty(rows.shape, column.dtype)
-            # As bytes: arrays that lie anywhere in a file would be copied whole. Without "clip" numpy copies twice.
+            # As bytes: numpy would copy an unaligned array whole. Without "clip" it copies twice.
             out = stored.reshape(len(places), -1).view(np.uint8)
             np.take(whole.reshape(-1, size), places, axis=0, out=out, mode="clip")
             if stored is not rows:
@@ -168,7 +171,7 @@ class ArraysReader(ScanningReader):
         if len(set(lengths.values())) > 1 or not all(lengths.values()):
             shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise SourceError(f"{self.spec.place}: columns must have the same number of samples, 1 or more: {shown}")
-        # The digest of the content sees only pieces of it.
+        # The digest of the content covers only pieces of it.
         state = digest_of([[opened[path].size for path in files], [opened[path].version for path in files]])
         meta = {
             "n": columns[0]["shape"][0], "num_classes": num_classes, "content_digest": digest.hexdigest(),

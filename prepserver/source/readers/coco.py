@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources.coco import Coco
 from prepserver.source import outlines
@@ -38,7 +39,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class _Annotation(NamedTuple):
-    """What is used of an annotation; its outline, most of the file, is dropped or compacted as soon as it is parsed."""
+    """The used parts of an annotation. Its outline, most of the file, is dropped or compacted when it is parsed."""
 
     id: object
     image: object
@@ -65,9 +66,11 @@ class CocoReader(FileTableReader):
         categories = _by_id(path, found, "categories")
         labels = {number: label for label, number in enumerate(sorted(categories))}
         boxes: dict[int, list[_Annotation]] = {number: [] for number in images}
-        for each in _list(path, found, "annotations"):
+        for place, each in enumerate(_list(path, found, "annotations")):
             if not isinstance(each, _Annotation):
-                raise SourceError(f"{path}: an annotation without an image_id")
+                raise SourceError(
+                    f"{path}: annotations[{place}] has no image_id, the id of the image that it belongs to"
+                )
             if type(each.image) is not int or each.image not in boxes:
                 raise SourceError(
                     f"{path}: annotation {_shown(each.id)} belongs to image {_shown(each.image)}, which the file does "
@@ -81,7 +84,7 @@ class CocoReader(FileTableReader):
                 mine = [each for each in boxes[number] if self.spec.crowd or not each.crowd]
                 rows = list(self._rows(mine, labels))
                 size = _side("height", images[number]), _side("width", images[number])
-                shapes = [_outline(each, size) for each in mine] if self.spec.masks else []
+                shapes = _outlines(mine, size) if self.spec.masks else []
             except _Fault as fault:
                 objects.add_fault(str(fault), path, number)
             else:
@@ -98,15 +101,15 @@ class CocoReader(FileTableReader):
         return Scan(meta, sections, places, [(path, file)])
 
     def _check_root(self, files: FileTable) -> None:
-        """Raise `SourceError` if not one of the first images is there: it is the folder that is wrong."""
+        """Raise `SourceError` if none of the first images exists: the folder is wrong then."""
         base, folders = os.fsencode(self.spec.root) + b"/", files.folders
         paths = [os.fsdecode(joined(base, folders[folder] + name)) for folder, name in itertools.islice(files, _LOOKS)]
         for path in paths:
             self.roots.check_path("the image", path)
         if not any(map(_is_there, paths)):
             raise SourceError(
-                f"{self.spec.annotations} names images that are not there, such as {printable(paths[0])}: "
-                f"root={self.spec.root!r} must be the folder from which it names them"
+                f"{self.spec.annotations} names images that do not exist, such as {printable(paths[0])}: "
+                f"root={self.spec.root!r} must be the folder in which their file_name begins"
             )
 
     def _rows(self, annotations: list[_Annotation], labels: dict[int, int]) -> Iterator[tuple[Any, ...]]:
@@ -122,7 +125,7 @@ class CocoReader(FileTableReader):
             if self.spec.crowd:
                 row += (1 if each.crowd else 0,)
             if self.spec.masks:
-                row += (0,)  # reading says which objects can be seen
+                row += (0,)  # reading finds which objects can be seen
             if count := self.spec.keypoints:
                 points = _numbers(what, "keypoints", [0] * 3 * count if each.points is None else each.points, 3 * count)
                 row += ([points[at : at + 3] for at in range(0, 3 * count, 3)],)
@@ -163,12 +166,17 @@ def _parsed(path: str, progress: Progress, roots: Roots, masks: bool) -> tuple[d
     try:
         with open_file(roots, "the annotations", path) as file:
             if file.size > MOST_BYTES:
-                raise SourceError(f"{path} has more than {MOST_BYTES >> 30} GiB")
+                raise SourceError(
+                    f"{path} has {file.size} bytes, more than the limit of {MOST_BYTES}: split its images over several "
+                    "files, and join these with Concat"
+                )
             found = json.load(io.TextIOWrapper(stream(file), "utf-8-sig"), object_hook=compact)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is no JSON: {error}") from error
+        raise SourceError(f"{path} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise SourceError(f"{path} is not in COCO's format: it must be a map with images, annotations and categories")
+        raise SourceError(
+            f"{path} is not in COCO's format: it must be an object with images, annotations and categories"
+        )
     return found, file
 
 
@@ -196,27 +204,33 @@ def _by_id(path: str, found: dict[str, Any], name: str) -> dict[int, dict[str, A
 def _add_file(files: FileTable, path: str, number: int, given: object) -> None:
     folder, slash, name = str(given).rpartition("/")
     if not isinstance(given, str) or not name or "\0" in given:
-        raise SourceError(f"{path}: image {number} has no file_name, but {_shown(given)}")
+        raise SourceError(f"{path}: the file_name of image {number} is {_shown(given)}, and must be the path of a file")
     try:
         files.add((folder + slash).encode(), name.encode(), 0)
     except UnicodeEncodeError:
-        raise SourceError(f"{path}: the file_name of image {number} is no text: {_shown(given)}") from None
+        raise SourceError(f"{path}: the file_name of image {number} is not valid text: {_shown(given)}") from None
 
 
 def _numbers(what: str, name: str, given: Any, count: int) -> list[float]:
     is_list = isinstance(given, list) and len(given) == count
     if is_list and all(type(each) in (int, float) and abs(each) <= MOST_COORDINATE for each in given):
         return list(given)
-    raise _Fault(f"{what} has no {name} of {count} numbers within {MOST_COORDINATE:g}, but {_shown(given)}")
+    raise _Fault(f"the {name} of {what} is {_shown(given)}, and must be {count} numbers within {MOST_COORDINATE:g}")
 
 
-def _outline(each: _Annotation, size: tuple[int, int]) -> bytes:
+def _outlines(annotations: list[_Annotation], size: tuple[int, int]) -> list[bytes]:
+    height, width = size
     if not all(size):
         raise _Fault("it has no height and width, which masks need")
-    try:
-        return outlines.run_lengths(each.outline, *size)
-    except outlines.BadOutline as error:
-        raise _Fault(f"the segmentation of annotation {_shown(each.id)} {error}") from error
+    if height * width > DEFAULT_MAX_PIXELS:
+        raise _Fault(f"it has {height}x{width} pixels, more than the limit of {DEFAULT_MAX_PIXELS} for masks")
+    shapes = []
+    for each in annotations:
+        try:
+            shapes.append(outlines.run_lengths(each.outline, height, width))
+        except outlines.BadOutline as error:
+            raise _Fault(f"the segmentation of annotation {_shown(each.id)} {error}") from error
+    return shapes
 
 
 def _side(name: str, image: dict[str, Any]) -> int:

@@ -30,7 +30,7 @@ class _Records(TableSource):
         try:
             cells = _cells(line, self._spec.delimiter)
         except csv.Error:
-            raise SampleError(f"the line is no CSV: {_QUOTING}") from None
+            raise SampleError(f"the line is not CSV: {_QUOTING}") from None
         count, *places = self._cells[file]
         if len(cells) != count:
             raise SampleError(f"the line has {len(cells)} cells and the header {count}")
@@ -48,7 +48,7 @@ class CsvReader(LinesReader):
             try:
                 header = tuple(_cells(listed.header.decode().rstrip("\r\n"), spec.delimiter))
             except (UnicodeDecodeError, csv.Error) as error:
-                why = "it is no UTF-8: convert the file with iconv" if isinstance(error, UnicodeError) else _QUOTING
+                why = "it is not UTF-8: convert the file with iconv" if isinstance(error, UnicodeError) else _QUOTING
                 raise SourceError(f"{path}: the first record names the columns and cannot be read: {why}") from error
         wanted = [spec.names.get(column, column) for column in spec.columns]
         wrong = [name for name in wanted if header.count(name) != 1]

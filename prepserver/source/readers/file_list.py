@@ -95,7 +95,7 @@ def _numbered(
 
 
 def _add(table: FileTable, name: str) -> bool:
-    """Append a file; return False if the name is no file's."""
+    """Append a file; return False if the name cannot be a file's."""
     folder, slash, base = name.rpartition("/")
     if not base or "\0" in name:
         return False
@@ -148,4 +148,6 @@ def _csv_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[in
             path_cell, label, *mask = [row[place].strip() for place in places]
             yield reader.line_num, path_cell, label, mask[0] if mask else ""
     except csv.Error as error:
-        raise SourceError(f"{path}, line {reader.line_num}: {error}") from error
+        raise SourceError(
+            f"{path}, line {reader.line_num}: it is not CSV, {error}; double the quotes in cells"
+        ) from error

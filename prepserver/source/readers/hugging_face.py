@@ -26,7 +26,7 @@ from prepserver.source.storage import File, open_file
 _INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 
 _WHOLE = threading.Lock()
-"""An object is in memory while it is listed: only one at a time."""
+"""A whole object is in memory while it is listed, so objects are listed one at a time."""
 
 
 class HuggingFaceReader(RangesReader):
@@ -75,7 +75,9 @@ class HuggingFaceReader(RangesReader):
             except SampleError:
                 raise
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
+                raise SourceError(
+                    f"{path} is damaged, or not an Arrow stream: {error}. Write the dataset again"
+                ) from error
         return listed
 
     def _add(self, path: str, listed: Listed, batch: Any, whole: Any) -> None:
@@ -83,14 +85,14 @@ class HuggingFaceReader(RangesReader):
         for name in (*columns, *filter(None, [label])):
             if name not in batch.schema.names:
                 raise SourceError(f"{path} has no column {name!r}; it has: {', '.join(batch.schema.names)}")
+            batch.column(name).validate(full=True)  # of a damaged file, offsets may lead into other samples
         first = len(listed.keys)
         listed.keys += [b"%d" % number for number in range(first, first + batch.num_rows)]
         if label:
             numbers = batch.column(label)
             if numbers.null_count or str(numbers.type) not in _INTEGERS or min(numbers.to_pylist(), default=0) < 0:
-                raise SourceError(
-                    f"{path}: column {label!r} is {numbers.type}; labels must be integers from 0, and no nulls"
-                )
+                found = f"{numbers.type}{f' with {numbers.null_count} nulls' * bool(numbers.null_count)}"
+                raise SourceError(f"{path}: column {label!r} is {found}; labels must be integers from 0, without nulls")
             listed.labels.extend(numbers.to_pylist())
         else:
             listed.labels.extend([0] * batch.num_rows)
@@ -101,7 +103,7 @@ class HuggingFaceReader(RangesReader):
 
 
 def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return where the values of a column lie in the file, and how long they are."""
+    """Return the offsets and the lengths of a column's values in the file."""
     values = column
     if hasattr(column.type, "get_field_index") and column.type.get_field_index("bytes") >= 0:
         values = column.field("bytes")  # the feature Image of ``datasets`` holds the encoded file and its path
@@ -120,7 +122,7 @@ def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[
 
 
 def _splits(folder: str, roots: Roots) -> list[str]:
-    """Return the names of the splits in a folder; none where it is no dataset of several splits."""
+    """Return the names of the splits in a folder; none if it does not hold several splits."""
     try:
         splits = _json(f"{folder}/dataset_dict.json", roots).get("splits")
     except SourceError:
@@ -134,5 +136,5 @@ def _json(path: str, roots: Roots) -> dict[str, Any]:
         with open_file(roots, "the dataset's file", path) as file:
             found = json.loads(file.read(file.size, 0))
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is no JSON: {error}") from error
+        raise SourceError(f"{path} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}

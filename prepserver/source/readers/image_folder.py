@@ -3,8 +3,8 @@
 The classes are the sorted names of the folders under the root. The samples of a class are its files with a known
 ending, anywhere below, links followed, sorted by the path of their folder and then by name. This is the order of
 ``torchvision.datasets.ImageFolder``, so indices agree. Unlike there, an unreadable folder and a loop of links are
-errors: neither may silently change what is trained on. The index stays valid while no folder changes its time. A bucket
-is listed anew each time.
+errors: neither may silently change the training data. The index stays valid while no folder changes its time. A bucket
+is listed again each time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ImageFolderReader(FileTableReader):
 
     def is_current(self, container: Container) -> bool:
         if is_url(self.spec.root):
-            return False  # a bucket has no times of folders: listing it again is the question
+            return False  # folders of a bucket have no times: it must be listed again
         base = os.fsencode(self.spec.root) + b"/"
         folders = container.section("watched").split(b"\0")
         mtimes_ns = memoryview(container.section("watched_mtimes_ns")).cast("q")

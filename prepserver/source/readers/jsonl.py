@@ -19,7 +19,7 @@ class _Objects(TableSource):
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise SampleError(f"the line is no JSON: {error}") from None
+            raise SampleError(f"the line is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise SampleError('the line holds no object; each line must be one, such as {"x": 1}')
         return [_at(found, self._spec.names.get(column, column)) for column in self._spec.columns]

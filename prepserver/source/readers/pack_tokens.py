@@ -1,4 +1,4 @@
-"""How `PackTokens` is read: the listing says which parts of which texts are in a row."""
+"""How `PackTokens` is read: the listing says which parts of texts make each row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from prepserver.source.reader import IndexInfo
 from prepserver.source.samples import Record, Source, read_regular_file
 
 _AT_ONCE = 256
-"""Texts that are tokenised in one call while they are counted."""
+"""Texts that are tokenised in one call while tokens are counted."""
 
 _PIECE = np.dtype([("text", "<u8"), ("begin", "<u4"), ("end", "<u4")])
 
@@ -61,9 +61,9 @@ class PackTokensReader(ComposedReader):
             pieces.append(np.array([piece[:3] for row in rows for piece in row], _PIECE))
         begins = np.cumsum(np.concatenate(sizes))
         if not begins[-1]:
-            raise SourceError(f"{self.spec.sources[0].place} has no tokens")
+            raise SourceError(f"{self.spec.sources[0].place} has no tokens: all of its texts are empty")
         return {
-            # Beside the plan, because another tokenizer may cut alike.
+            # Stored beside the plan, because another tokenizer may cut the texts alike.
             "tokenizer": memoryview(digest.digest()),
             "begins": begins.view(np.uint8).data,
             "pieces": np.concatenate(pieces).view(np.uint8).data,
@@ -83,7 +83,7 @@ def _own(op: Tokenize, begin: int, end: int, whole: int) -> slice:
 
 
 class _Packing(IndexMap):
-    """To the first text of a row."""
+    """Leads from a row to its first text."""
 
     def __init__(self, listing: Container) -> None:
         self._begins: Rows = listing.rows("begins", "QQ", 8)
@@ -96,7 +96,7 @@ class _Packing(IndexMap):
         return 0, int(self.pieces(index)[0]["text"])
 
     def pieces(self, index: int) -> npt.NDArray[Any]:
-        """The pieces of a row; two system calls."""
+        """Return the pieces of a row; two system calls."""
         begin, end = self._begins[index]
         size = _PIECE.itemsize
         return np.frombuffer(self._listing.piece("pieces", size * begin, size * end), _PIECE)
@@ -113,7 +113,7 @@ class _Plan:
         for start in range(0, len(self._source), WINDOW):
             stop = min(start + WINDOW, len(self._source))
             pieces = [piece for first in range(start, stop, _AT_ONCE) for piece in self._counted(first, stop)]
-            # A text that cannot be read takes no row but its own with it.
+            # A text that cannot be read spoils only a row of its own.
             alone = [[piece] for piece in pieces if not piece.end]
             yield rows_of([piece for piece in pieces if piece.tokens], self._length) + alone
 
@@ -142,7 +142,7 @@ class _Plan:
             return [Piece(index, 0, len(text), count)]
         try:
             parts = list(parts_of(index, text, count, self._length, lambda part: len(self._tokenizer([part])[0])))
-        except (ValueError, tokens.BadText):  # inside a word, a part may be none that the tokenizer knows
+        except (ValueError, tokens.BadText):  # a part that begins inside a word may be unknown to the tokenizer
             return [Piece(index, 0, 0, 0)]
         return [
             part._replace(tokens=len(range(part.tokens)[_own(self._op, part.begin, part.end, len(text))]))
@@ -212,7 +212,7 @@ class _PackedTexts(ComposedSource):
         except tokens.BadText as error:
             return SampleError(f"its text {name}: {error}")
         return SampleError(
-            f"its text {name} could not be read, or cut, when tokens were counted: touch its file, and attach again"
+            f"its text {name} could not be read or split when tokens were counted: touch its file, and attach again"
         )
 
     def _lay(self, parts: list[tokens.Tokens], row: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -221,7 +221,7 @@ class _PackedTexts(ComposedSource):
         counts = np.array([len(part) for part in parts])
         ends, n = np.cumsum(counts), len(found)
         if n > spec.length:
-            raise SampleError(f"its texts have {n} tokens, and had at most {spec.length} when listed: attach again")
+            raise SampleError(f"its texts have {n} tokens now, more than the {spec.length} of a row: attach again")
         row[spec.tokenize.into][:n] = found
         row[spec.tokenize.into][n:] = spec.pad
         if "positions" in row:

@@ -3,8 +3,8 @@
 The index is a file in the dataset's own folder, named after its content. It holds labels and the names of the original
 files as the index of a folder does, and the place of each record. Reading a sample is one read of one range.
 
-Nothing in a shard is trusted: see `prepserver.protocol.packed`. Checksums cover each bit of a record and are checked
-before it is decoded: a damaged shard has bad samples, never other rows. `prepserver.pack` writes these datasets.
+Nothing in a shard is trusted: see `prepserver.protocol.packed`. Checksums cover each bit of a record and are compared
+before it is decoded: a damaged shard has bad samples, never wrong rows. `prepserver.pack` writes these datasets.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _shard_paths(root: str, count: int) -> list[str]:
 
 
 def _find_index(root: str) -> str:
-    """Return the path of the index of a packed dataset; raises `SourceError` if there is not one finished dataset."""
+    """Return the path of the index of a packed dataset; raises `SourceError` unless there is exactly one."""
     try:
         names = storage.names(root)
     except OSError as error:
@@ -80,9 +80,11 @@ def _find_index(root: str) -> str:
     if len(found) == 1:
         return f"{root}/{found[0]}"
     if found:
-        raise SourceError(f"{root} holds {len(found)} indexes of packed datasets; only one belongs there")
+        raise SourceError(
+            f"{root} holds {len(found)} indexes of packed datasets: remove all but one, or name one: {root}/{found[0]}"
+        )
     if PLAN_NAME in names:
-        raise SourceError(f"packing of {root} is not finished; run the same prepserver pack again to go on")
+        raise SourceError(f"packing of {root} is not finished; run the same prepserver pack again to continue")
     raise SourceError(f"{root} holds no packed dataset; make one with prepserver pack SOURCE {root}")
 
 
@@ -95,7 +97,7 @@ def open_index(path: Path, roots: Roots = ANYWHERE, remedy: str = _AGAIN) -> Con
     except OSError as error:
         raise unusable("the packed dataset's index", str(path), error) from error
     if container.meta.get("key") != INDEX_KEY:
-        raise SourceError(f"{path} is no index of a packed dataset of this version; {_AGAIN}")
+        raise SourceError(f"{path} is not an index of a packed dataset of this version; {_AGAIN}")
     return container
 
 
@@ -161,7 +163,7 @@ class PackedSource(Listing):
         data = self._shards.read(shard, offset, length)
         try:
             if len(data) != length:
-                raise BrokenRecordError(f"only {len(data)} of {length} bytes are there")
+                raise BrokenRecordError(f"only {len(data)} of its {length} bytes exist")
             values = self._values(data, crc)
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
@@ -188,7 +190,7 @@ class PackedSource(Listing):
             elif is_image and head.kind == PIXELS:
                 values[column] = StoredPixels(head, body)
             elif head.kind != KEPT:
-                raise BrokenRecordError(f"what it holds is no {column}")
+                raise BrokenRecordError(f"its record holds no {column}")
             elif column in self._wanted:
                 values[column] = from_bytes(body, self._wanted[column])
             heads.append(head)
@@ -221,20 +223,20 @@ class PackedReader(Reader):
         places = Places()
         places.add_folder(root)
         for each in (path, *_shard_paths(root, len(meta["shards"]))):
-            if is_url(root) or os.path.islink(each):  # of a bucket, the index is here
+            if is_url(root) or os.path.islink(each):  # the index of a bucket is a copy on this machine
                 places.add_file(each)
-        # One folder may hold other encodings of the same samples later: they are another source.
+        # If the folder holds other encodings of the same samples later, they are another source.
         digest = hashlib.sha256(f"{self.spec.digest} {meta['pack_digest']}".encode()).hexdigest()
         where, classes = tuple(places.found()), tuple(meta["classes"])
         return IndexInfo(Path(path), meta["n"], meta["num_classes"], digest, meta["content_digest"], where, classes)
 
     def _fetched(self, url: str, cache_dir: Path) -> str:
-        """Return the path of a copy of an index, which has a name for its content; made unless there is one."""
+        """Return the path of a copy of a remote index, made at its first use; its name stands for its content."""
         name = url.rpartition("/")[2].removeprefix("index-").removesuffix(".packed")
         with storage.open_file(ANYWHERE, "the packed dataset's index", url) as file:
             return IndexCache(cache_dir).copied(self.key, name, file.whole)
 
     def open(self, index_path: Path) -> Source:
-        # Of a bucket, the index is a copy in the cache.
+        # The index of a bucket is a copy in the cache.
         index = open_index(index_path, remedy=AGAIN) if is_url(self.spec.root) else open_index(index_path, self.roots)
         return self.read_by(index)

@@ -1,6 +1,6 @@
-"""How `Parquet` is read: row group by row group, of which some stay decoded.
+"""How `Parquet` is read: row group by row group; a worker keeps some of them decoded.
 
-pyarrow reads through our files, in this thread: workers are forked, sandboxed, and share the machine's cores.
+pyarrow reads through our file objects, in this thread: workers are forked, sandboxed, and share the machine's cores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from prepserver.source.storage import File, Stream
 log = logging.getLogger(__name__)
 
 KEPT_BYTES = 256 << 20
-"""Of decoded row groups that a worker keeps for each source; the latest one in any case."""
+"""Of decoded row groups that a worker keeps for each source; it always keeps the latest one."""
 
 MOST_GROUP_BYTES = 2 << 30
 _OPEN_AT_MOST = 32
@@ -44,7 +44,7 @@ _WANTED_AT_MOST = 256
 _TAIL_BYTES = 64 << 10  # which pyarrow reads first, to find the footer
 
 _WAY_OUT = (
-    "write them anew with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
+    "rewrite the files with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
     "(order='batch-shuffle-repeat'), or read in order (shuffle=False)"
 )
 
@@ -78,7 +78,7 @@ class _Rows(Source):
         self._open: OrderedDict[int, tuple[Any, dict[str, str]]] = OrderedDict()
         self._wanted: OrderedDict[int, None] = OrderedDict()  # groups that have begun to be read
         self._kept: OrderedDict[int, tuple[int, dict[str, Values]]] = OrderedDict()
-        self._too_large: dict[int, str] = {}  # groups, and what is said of them
+        self._too_large: dict[int, str] = {}  # by group, the reason that its samples get
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -95,13 +95,13 @@ class _Rows(Source):
         groups = np.searchsorted(self._ends, asked, "right")
         if self.reads_ahead and len(set(groups.tolist()) - self._kept.keys()) > 1:
             return False  # each group may be waited for; one by one, each sample has a deadline of its own
-        # First those that are kept: the others would drive them out, each just before its turn.
+        # Kept groups come first: decoding the others would drop them, each just before its turn.
         for group in sorted(dict.fromkeys(groups.tolist()), key=lambda each: each not in self._kept):
             (here,) = np.nonzero(groups == group)
             values, rows = self._group(group), asked[here] - (self._ends[group - 1] if group else 0)
             for column, target in into.items():
                 if not values[column].put(rows, target, here):
-                    raise SampleError("one by one it is found which, and why")
+                    raise SampleError("reading the samples one by one finds which, and why")
         return True
 
     def prefetch(self, indices: Sequence[int]) -> None:
@@ -114,11 +114,11 @@ class _Rows(Source):
         if group not in self._wanted:
             self._shards.want(self._parts(group))
             self._wanted[group] = None
-            if len(self._wanted) > _WANTED_AT_MOST:  # of chunks that another worker got
+            if len(self._wanted) > _WANTED_AT_MOST:  # the oldest may be of chunks that another worker got
                 self._wanted.popitem(last=False)
 
     def _parts(self, group: int) -> Iterator[tuple[int, int, int]]:
-        """Yield what pyarrow will read to decode a group, exactly as it asks for it."""
+        """Yield the ranges that pyarrow will read to decode a group, exactly as it asks for them."""
         file = self._file(group)
         if file not in self._open and file not in map(self._file, self._wanted):
             tail = min(_TAIL_BYTES, self._sizes[file])
@@ -170,18 +170,18 @@ class _Rows(Source):
                 group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
             )
             if len(table) != (rows := self._ends[group] - (self._ends[group - 1] if group else 0)):
-                raise SourceError(f"it has {len(table)} rows, and its file says {rows}")
+                raise SourceError(f"it has {len(table)} rows, and the metadata of its file say {rows}")
             found = {column: values_of(column, kind, _column(table, names[column])) for column, kind in columns.items()}
         except SampleError:
             raise
         except MemoryError as error:
             arrow.default_memory_pool().release_unused()
-            if self._kept:  # which are dropped for it: the verdict must not depend on what was read before
+            if self._kept:  # drop them and try again: the verdict must not depend on what was read before
                 self._kept.clear()
                 return self._decoded(group)
             self._too_large[group] = (
                 f"row group {group - self._firsts[file]} of {self._shards.name(file)} takes more memory than a worker "
-                "may have (worker_memory in the configuration): write the file anew with fewer rows in a group"
+                "may have (worker_memory in the configuration): rewrite the file with fewer rows in a group"
             )
             raise SampleError(self._too_large[group]) from error
         except (arrow.ArrowException, OSError, SourceError) as error:
@@ -190,9 +190,9 @@ class _Rows(Source):
         return sum(each.nbytes for each in found.values()), found
 
     def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
-        """Return an open file, and its names of our columns; see `repeated` for those that stay dictionaries."""
+        """Return an open file, and the names in it of our columns; those that `repeated` returns stay dictionaries."""
         arrow, parquet = pyarrow_for(self._files[file])
-        # Not of this object: workers collect garbage rarely, and a cycle would keep the files open.
+        # A local name, not `self`: workers collect garbage rarely, and a cycle would keep the files open.
         shards = self._shards
         read = Stream(lambda length, offset: shards.read(file, offset, length), self._sizes[file])
         handle = arrow.PythonFile(read, mode="r")
@@ -218,7 +218,7 @@ class ParquetReader(FilesReader[Groups]):
         except SampleError:
             raise
         except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
+            raise SourceError(f"{path} is damaged, or not a Parquet file: {error}") from error
         groups = Groups(class_names(schema, self.spec))
         leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
         places = places_of(meta, leaves)
@@ -230,7 +230,7 @@ class ParquetReader(FilesReader[Groups]):
             if most > MOST_GROUP_BYTES:
                 raise SourceError(
                     f"{path}: row group {number} has {most} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
-                    "no part of it can be read alone: write the file anew with fewer rows in a group"
+                    "no part of it can be read alone: rewrite the file with fewer rows in a group"
                 )
             groups.rows.append(group.num_rows)
             groups.nbytes.append(nbytes)
@@ -246,7 +246,7 @@ class ParquetReader(FilesReader[Groups]):
 
     def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
         ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
-        nbytes = container.meta.get("nbytes", KEPT_BYTES * ends[-1])  # an older index does not say it
+        nbytes = container.meta.get("nbytes", KEPT_BYTES * ends[-1])  # older indexes lack it
         step = -(-len(ends) // MAX_ROW_GROUPS)
         return (*ends[step - 1 : -1 : step], ends[-1]), KEPT_BYTES * ends[-1] // max(1, nbytes)
 
@@ -283,5 +283,5 @@ def _column(table: Any, name: str) -> Any:
     column = table.column(parts[0])
     if len(parts) > 1:
         column = pyarrow.compute.struct_field(column, parts[1:])
-    # ORDER: dictionaries stay: a long text that all rows share would be one in each of them.
+    # Dictionaries stay dictionaries: otherwise each row would have its own copy of a long text that all share.
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -23,8 +23,6 @@ from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.samples import NOT_THE_SAMPLE, Record, Source
 
-_MAX_SAMPLES = 1 << 40
-
 
 class PluginReader(ScanningReader):
     spec: Plugin
@@ -61,13 +59,11 @@ class PluginReader(ScanningReader):
             raise SourceError(str(e)) from e
         except (Exception, SystemExit) as e:
             raise SourceError(f"{self._what} cannot be made: {type(e).__name__}: {e}") from e
-        if not 1 <= samples <= _MAX_SAMPLES:
-            raise SourceError(f"{self._what} has {samples} samples; there must be 1 to {_MAX_SAMPLES}")
         return dataset, samples
 
 
 class PluginSource(Source):
-    """A `Source` over a Dataset, which has so many samples and these classes."""
+    """A `Source` over a Dataset with this number of samples and these classes."""
 
     def __init__(self, spec: Plugin, dataset: Any, samples: int, classes: list[str]) -> None:
         self._spec, self._dataset, self._samples, self._classes = spec, dataset, samples, classes

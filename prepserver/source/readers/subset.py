@@ -42,7 +42,7 @@ class SubsetReader(PickingReader):
         try:
             indices = np.lib.format.read_array(io.BytesIO(self._content), allow_pickle=False)
         except Exception as error:  # numpy parses the header as Python, and lets errors of that through
-            raise SourceError(f"{self.spec.file} is no .npy file: {error}; write it with numpy.save") from error
+            raise SourceError(f"{self.spec.file} is not a .npy file: {error}; write it with numpy.save") from error
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or not indices.size:
             found = f"{indices.dtype} of shape {indices.shape}"
             raise SourceError(f"{self.spec.file} holds {found}; it must be a list of integers, not empty")

@@ -1,9 +1,9 @@
-"""How `SyntheticImages` are read: a small bank of pictures, and an endless line of samples drawn from it.
+"""How `SyntheticImages` are read: a small bank of pictures, from which any number of samples is drawn.
 
 Drawing a picture costs several decodes of it, so a bank of at most 32 is drawn once, when the index is built, and read
 by every worker. A sample is a picture of the bank, chosen by (seed, index), with a JPEG comment that names the index.
-No two samples have the same bytes, and decoding costs what a photo costs, but pictures repeat: good for trying and
-measuring, nothing can be learned from them.
+No two samples have the same bytes, and decoding one costs as much as a photo. But pictures repeat: they serve to try
+and to measure, not to learn from.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SyntheticSource(Source):
 
     def __init__(self, container: Container, spec: SyntheticImages) -> None:
         self._spec = spec
-        self._container = container  # pictures are read when needed: each stream of a worker has a source of its own
+        self._container = container  # pictures are not kept: each stream of a worker has its own source
         self._ends = memoryview(container.section("ends")).cast("Q")
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """How `Tar` is read: WebDataset shards as ranges of bytes.
 
-Listing reads only headers, a kilobyte for each file; the text of a class number is in the same kilobyte. It reads all
-dialects of tar that WebDataset writers use: ustar, GNU long names, pax.
+Listing reads only headers, a kilobyte for each file, which includes the text of a class number. It reads all dialects
+of tar that WebDataset writers use: ustar, GNU long names, pax.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _PAX_RECORD = re.compile(rb"\d{1,9} (path|size)=")
 
 # Types of members.
 _REGULAR = (b"0", b"\0", b"7")
-_NAMING = (b"L", b"x")  # a GNU long name and a pax header: both describe the next member
-_ELSEWHERE = (b"1", b"2", b"S")  # hard and symbolic links, sparse files: their bytes lie in no one place after them
-_FOR_OTHERS = (b"g", b"K")
+_NAMING = (b"L", b"x")  # GNU long name, pax header: both describe the next member
+_ELSEWHERE = (b"1", b"2", b"S")  # hard links, symbolic links, sparse files: their bytes do not follow as one range
+_WITHOUT_BYTES = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders; a size counts for nothing
+_FOR_OTHERS = (b"g", b"K")  # global pax header, GNU long link: neither describes the next file
 
 
 class TarReader(RangesReader):
@@ -48,7 +49,7 @@ class TarReader(RangesReader):
                 if max(each.offset + each.size for each in sample.values()) + _BLOCK <= file.size:
                     raise
                 reason = f"may be cut off: it ends at byte {file.size}, within sample {_shown(key)} or after it"
-                raise SourceError(f"{path} {reason}. Copy it again. Else: {error}") from error
+                raise SourceError(f"{path} {reason}. Copy it again. If it is whole: {error}") from error
             found()
         return listed
 
@@ -84,7 +85,7 @@ def _add(
             has = ", ".join(f".{_shown(name)}" for name in sample)
             raise SourceError(
                 f"{path}: the label .{_shown(labelled[0])} of sample {_shown(key)} {what}; it must be a text file "
-                f"with a number from 0. The sample has {has}. label= names the extension; None leaves labels out"
+                f"with a number from 0. The sample has {has}. label= names the extension; label=None leaves labels out"
             )
         number = int(text)
     listed.keys.append(key)
@@ -130,7 +131,7 @@ def _members(path: str, file: File) -> Iterator[_Member]:
 def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tuple[bytes, bytes, bytes, int] | None:
     """Return type, header, first bytes and length in bytes of the member whose header is at byte `at`; None at the end.
 
-    `given` is what headers before it say of it. The first bytes are at most `_BLOCK`.
+    `given` is what earlier headers say about it. The first bytes are at most `_BLOCK`.
 
     Raises:
         SourceError: There is no header, or the member is cut off.
@@ -142,16 +143,17 @@ def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tup
         if not header:
             raise SourceError(f"{path} is empty")
     if header.count(0) == len(header):
-        return None  # some writers add no empty blocks; a cut shard was refused at its last member
+        return None  # some writers add no empty blocks at the end; a cut shard was refused at its last member
     try:
         if len(header) < _BLOCK or sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b"\0 "), 8):
             raise ValueError
         kind = header[156:157]
         length = int(given[b"size"]) if b"size" in given and kind in _REGULAR else _number(header[124:136])
+        length *= kind not in _WITHOUT_BYTES
         if length < 0:  # the next header would lie before this one
             raise ValueError
     except ValueError:
-        raise SourceError(f"{path} is damaged, or no tar: there is no header at byte {at} of {size}") from None
+        raise SourceError(f"{path} is damaged, or not a tar: there is no header at byte {at} of {size}") from None
     if at + _BLOCK + length > size:
         raise SourceError(f"{path} is cut off: a file at byte {at} of {size} has {length} bytes. Copy it again")
     return kind, header, block[_BLOCK:], length

@@ -1,7 +1,7 @@
-"""How `TFRecord` is read: where each record begins is listed once; a record is taken apart when it is read.
+"""How `TFRecord` is read: listing finds where each record begins, and reading parses a record.
 
-A record is its length (uint64), the checksum of that, its bytes, and their checksum. Listing compares the first,
-reading the second. In a compressed file the places are those of what it holds.
+A record is its length (uint64), the checksum of the length, its bytes, and their checksum. Listing compares the first
+checksum, reading the second. In a compressed file, places count unpacked bytes.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _begins(path: str, file: File) -> Iterator[int]:
             raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has no length. Copy it again")
         length, crc = _HEAD.unpack(head)
         if masked_crc(head[:8]) != crc:
-            what = "is no TFRecord file, or compressed" if at == 0 else "is damaged"
-            raise SourceError(f"{path} {what}: the checksum of the length at byte {at} of {size} is wrong")
+            what, do = ("is damaged", ". Copy it again") if at else ("is not a TFRecord file, or compressed", "")
+            raise SourceError(f"{path} {what}: the checksum of the length at byte {at} of {size} is wrong{do}")
         if at + _HEAD.size + length + _CRC.size > size:
             raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has {length} bytes. Copy it again")
         yield at
@@ -101,7 +101,7 @@ class _Examples(LinesSource):
         try:
             found = example.features(frame, at, end, self._wanted)
         except example.BrokenExampleError as error:
-            raise SampleError(f"it is no tf.train.Example: {error}") from None
+            raise SampleError(f"it is not a tf.train.Example: {error}") from None
         if len(found) < len(self._wanted):
             missing = next(feature for _, _, feature in self._taken if feature not in found).decode()
             has = sorted(name.decode("utf-8", "replace") for name in example.names(frame, at, end))[:_SHOWN]
@@ -119,7 +119,7 @@ class _Examples(LinesSource):
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         if self.reads_ahead:
-            return False  # each sample may be waited for, and has a deadline of its own
+            return False  # each sample may have to be waited for, with its own deadline
         for place, index in enumerate(indices):
             for column, value in self.read(index).items():
                 into[column][place] = value
@@ -168,7 +168,7 @@ def _value(column: str, kind: Kind, given: example.Value) -> Any:
         try:
             return given[0].decode() if isinstance(kind, Text) else given[0]
         except UnicodeDecodeError as error:
-            raise SampleError(f"byte {error.start} of its {column} is no UTF-8") from None
+            raise SampleError(f"byte {error.start} of its {column} is not UTF-8") from None
     if isinstance(kind, Label | Scalar | Array):
         shape, dtype = kind.stored()
         if isinstance(kind, Array) and isinstance(given, list) and len(given) == 1:

@@ -33,7 +33,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 class _Annotation(NamedTuple):
-    """What an XML file says: a tuple of `ObjectTable.form` for each box, and (height, width) of the image."""
+    """The content of an XML file: a tuple of `ObjectTable.form` for each box, and (height, width) of the image."""
 
     version: int  # of the file
     rows: list[tuple[Any, ...]]
@@ -94,7 +94,7 @@ class VocReader(FileTableReader):
         return Scan(meta, sections, places, mtimes_ns=() if is_url(self.spec.root) else times)
 
     def _annotation(self, name: bytes) -> _Annotation:
-        """Read what is known of an image, in a thread; a file that is missing or damaged makes a bad sample of it.
+        """Read the annotations of an image, in a thread; a missing or damaged file makes the image a bad sample.
 
         Raises:
             SourceError: The file lies outside the roots, or its store fails.
@@ -108,11 +108,11 @@ class VocReader(FileTableReader):
             return _Annotation(version, list(self._rows(root, labels)), (_side(root, "height"), _side(root, "width")))
         except (SampleError, ValueError) as error:
             if is_url(path) and isinstance(error, SampleError) and error.errno != errno.ENOENT:
-                raise unusable("the annotations", path, error) from error  # for a while, perhaps
+                raise unusable("the annotations", path, error) from error  # perhaps only for a while
             return _Annotation(version, [], (0, 0), f"its annotations, {printable(path)}: {error}")
 
     def _rows(self, root: Element, labels: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
-        """Yield a row for each box, see `ObjectTable.form`; raise `ValueError` for one that is none."""
+        """Yield a row for each box, see `ObjectTable.form`; raise `ValueError` for a bad one."""
         for each in root.findall("object"):
             difficult = (each.findtext("difficult") or "0").strip() not in ("0", "")
             if difficult and not self.spec.difficult:
@@ -120,7 +120,7 @@ class VocReader(FileTableReader):
             name = (each.findtext("name") or "").strip()
             if name not in labels:
                 raise ValueError(
-                    f"an object of class {printable(name)!r}; name the dataset's own by Voc(classes=[...])"
+                    f"an object has the unknown class {printable(name)!r}; pass all classes, Voc(classes=[...])"
                 )
             box = [float(each.findtext(f"bndbox/{side}") or "nan") for side in _SIDES]
             if not all(abs(side) <= MOST_COORDINATE for side in box) or box[2] < box[0] or box[3] < box[1]:
@@ -134,7 +134,7 @@ class VocReader(FileTableReader):
 
 
 def parsed(text: bytes) -> Element:
-    """Return the root of a stranger's XML; raises `ValueError` for a DOCTYPE: entities may grow, or lead to files."""
+    """Parse a stranger's XML; raises `ValueError` for a DOCTYPE, whose entities may grow or name files."""
     builder, parser = TreeBuilder(), expat.ParserCreate()
     parser.StartDoctypeDeclHandler = _refuse
     parser.StartElementHandler = builder.start
@@ -143,16 +143,16 @@ def parsed(text: bytes) -> Element:
     try:
         parser.Parse(text, True)
     except (expat.ExpatError, LookupError) as error:  # the latter: an encoding that Python does not have
-        raise ValueError(f"no XML: {error}") from error
+        raise ValueError(f"not XML: {error}") from error
     return builder.close()
 
 
 def _refuse(*_: object) -> None:
-    raise ValueError("has a DOCTYPE, which is refused")
+    raise ValueError("it has a DOCTYPE, which is refused; remove it")
 
 
 def _side(root: Element, name: str) -> int:
     side = int(root.findtext(f"size/{name}") or "0")  # 0: unknown
     if not 0 <= side < 1 << 31:
-        raise ValueError(f"a {name} of {side}")
+        raise ValueError(f"its {name} is {side}")
     return side

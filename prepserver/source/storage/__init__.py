@@ -1,8 +1,8 @@
-"""Where the bytes of a dataset lie: files of this machine, or objects on the network. Readers do not know which.
+"""Files of this machine, or objects on the network: readers do not know where the bytes of a dataset lie.
 
-To list a dataset, `open_file` opens anything by its path, and `statuses` tells whether a listing is out of date.
-Samples are read by `prepserver.source.files` and `prepserver.source.shards`: local ones by one system call each, remote
-ones by reads that began before they were needed (`prepserver.source.storage.remote`).
+Listing opens anything by its path (`open_file`), and `statuses` shows whether a listing is out of date. Samples are
+read by `prepserver.source.files` and `prepserver.source.shards`: local ones by one system call each, remote ones by
+reads that began before they were needed (`prepserver.source.storage.remote`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class File(Protocol):
     """An open file, for listing."""
 
     size: int  # bytes
-    version: int  # another one when the content is another: a local file's time in ns, a hash of an object's entity tag
+    version: int  # changes with the content: a local file's time in ns, or a hash of an object's entity tag
 
     def read(self, length: int, offset: int) -> bytes:
         """Return a range, which is shorter if the file ends inside it. Ranges in ascending order are cheap.
@@ -38,7 +38,7 @@ class File(Protocol):
         """
 
     def whole(self) -> mmap.mmap | bytes:
-        """Return all of its content; raises as `read`."""
+        """Return the whole content; raises as `read`."""
 
     def close(self) -> None:
         """Release it."""
@@ -51,7 +51,7 @@ class _LocalFile:
         self.size, self.version = status.st_size, status.st_mtime_ns
         if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise OSError(errno.EINVAL, f"it is not a file; name its files, such as {path}/*")
+            raise OSError(errno.EINVAL, f"it is not a regular file; of a folder, name the files, such as {path}/*")
 
     def read(self, length: int, offset: int) -> bytes:
         return os.pread(self._descriptor, length, offset)
@@ -71,7 +71,7 @@ def open_file(roots: Roots, what: str, path: str) -> Iterator[File]:
 
     Raises:
         OutsideRootsError: It lies outside.
-        SourceError: It cannot be opened, is no regular file, or the block raised an `OSError`.
+        SourceError: It cannot be opened, is not a regular file, or the block raised an `OSError`.
     """
     try:
         file = remote_files.RemoteFile(path) if is_url(path) else _LocalFile(open_below(roots, what, path), path)
@@ -82,7 +82,7 @@ def open_file(roots: Roots, what: str, path: str) -> Iterator[File]:
 
 
 class Stream(io.RawIOBase):
-    """A file of `size` bytes as Python reads one, by a function such as `File.read`, whose errors pass through."""
+    """A Python file object of `size` bytes over a function such as `File.read`, whose errors pass through."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read, self._size = read, size
@@ -111,7 +111,7 @@ class Stream(io.RawIOBase):
 
 
 def stream(file: File) -> io.BufferedReader:
-    """Return an open file as Python reads one."""
+    """Return an open file as a Python file object."""
     return io.BufferedReader(Stream(file.read, file.size), 1 << 16)
 
 
@@ -121,7 +121,7 @@ def names(folder: str) -> list[str]:
 
 
 def versions(paths: Sequence[str]) -> list[int]:
-    """Return the version of each file, 0 for one that cannot be had; all are local, or all are remote.
+    """Return the version of each file, 0 for one that cannot be read; all are local, or all are remote.
 
     Raises:
         OutsideRootsError: It lies outside.
@@ -137,7 +137,7 @@ def versions(paths: Sequence[str]) -> list[int]:
 
 
 def statuses(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """As `versions`, but size and version; raises `OSError` if one is gone, or cannot be asked for."""
+    """Return (size, version) of each file; raises `OSError` if one is gone, or its store does not answer."""
     return _each(_status, paths)
 
 

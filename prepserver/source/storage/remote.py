@@ -1,15 +1,15 @@
-"""Objects on the network, by obstore: Amazon S3 and what speaks like it, Google Cloud Storage, Azure, web servers.
+"""Objects on the network, by obstore: Amazon S3 and compatible stores, Google Cloud Storage, Azure, web servers.
 
 A process has one link. Its threads keep up to 64 reads in flight, begun when a chunk is queued (`Link.want`) and waited
 for when a sample is made (`Link.read`). Threads cost half the CPU time of an event loop here. obstore repeats a failed
 request with growing pauses, for half of the deadline of a read. A store that fails so, or does not answer for a whole
-deadline, is down: until it answers, reads that are under way go on, but nobody waits for them, so that a chunk of a
-dead bucket takes one deadline and not one for each sample.
+deadline, is down: until it answers, reads in flight continue, but nobody waits for them, so a chunk of a dead bucket
+takes one deadline and not one for each sample.
 
-Credentials come from the environment of the daemon, where obstore finds them. No error shows what a library says of a
+Credentials come from the environment of the daemon, where obstore finds them. No error quotes a library's text about a
 request, because its URL may be signed.
 
-It is long because the link's methods share its threads, its stores and what it knows of each store's health.
+The module is long because the link's methods share its threads, its stores and the health of each store.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ IN_FLIGHT = 64
 """Most reads in flight of one process."""
 
 HELD_BYTES = 256 << 20
-"""Most bytes of reads that were begun early, before they are used."""
+"""Most bytes of reads that were begun early and not used yet."""
 
 _HELD = 4 * IN_FLIGHT
-_UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
+_UNKNOWN_BYTES = 1 << 20  # counted for a read whose size is not known yet
 _DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
 
@@ -58,6 +58,7 @@ ANY_REDIRECT = "PREPSERVER_REDIRECTS"
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_NAME = re.compile(r'Path ("[^"\n]{1,200}")')
 _UNAVAILABLE = ("5", "429")
 
 
@@ -66,7 +67,7 @@ class RemoteError(SampleError):
 
 
 class Unavailable(RemoteError):
-    """The store is of no use now, whatever is asked for."""
+    """The store serves no request at present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ _making_link = threading.Lock()
 
 
 def configure(roots: Sequence[str], deadline_s: float) -> None:
-    """Set what this process and its children may read: URLs below `roots` only, canonical ones, or none.
+    """Set what this process and its children may read: only URLs below `roots`, which are canonical.
 
-    A read takes at most `deadline_s`, with all its repetitions.
+    A read takes at most `deadline_s`, retries included.
     """
     global _rules  # a process has one network
     _rules = _Rules(tuple(roots), deadline_s)
@@ -109,7 +110,7 @@ def check_allowed(url: str) -> None:
 
 
 def version_of(meta: Mapping[str, Any]) -> int:
-    """Return a number that changes with an object, from what a store says of it; 0 if it says nothing."""
+    """Return a number that changes with an object, from its metadata; 0 if the store gives no tag and no time."""
     tag = (meta.get("e_tag") or "").removeprefix("W/").strip('"')
     modified: datetime.datetime = meta["last_modified"]
     if not tag and not modified.timestamp():
@@ -128,7 +129,7 @@ class Wanted(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it gives, or a guess."""
+        """Bytes that it returns, or a guess."""
         return next((n for n in (self.length, self.size) if n >= 0), _UNKNOWN_BYTES)
 
 
@@ -159,7 +160,7 @@ class Link:
         self._listing = ThreadPoolExecutor(IN_FLIGHT, "remote")  # which Python joins when it ends
 
     def want(self, reads: Iterable[Wanted]) -> None:
-        """Begin reads that will be asked for soon, as far as the bounds allow; each is to be read as often."""
+        """Begin reads that will be needed soon, within the bounds; `read` must be called once for each."""
         held = sum(each.nbytes for each in self._begun.values())
         for wanted in reads:
             begun = self._begun.get(wanted)
@@ -168,7 +169,7 @@ class Link:
                 if isinstance(begun.call.answer, RemoteError):
                     begun.call = self._reading.begin(partial(self._get, wanted))  # left over from a sample that failed
                 continue
-            # The oldest may be left over from a chunk that was given to another worker.
+            # The oldest may be left over from a chunk that another worker got.
             while self._begun and (len(self._begun) >= _HELD or held + wanted.nbytes > HELD_BYTES):
                 first = next(iter(self._begun))
                 if self._begun[first].call.answer is None:
@@ -179,9 +180,10 @@ class Link:
                 held += wanted.nbytes
 
     def has_begun(self, wanted: Wanted) -> bool:
-        """Say whether a read has begun, and has not been asked for as often as it was wanted.
+        """Say whether a read has begun, and `read` has yet to be called for it.
 
-        One that has failed counts only while its store is down: it may be many samples', each with its own verdict.
+        A read that has failed counts only while its store is down: several samples may share it, and each needs its own
+        verdict.
         """
         begun = self._begun.get(wanted)
         if begun is None:
@@ -197,7 +199,7 @@ class Link:
         """Return the bytes of a read, which may have begun before.
 
         Raises:
-            RemoteError: They cannot be had in time, have changed, or are more than the limit.
+            RemoteError: They do not arrive in time, have changed, or are more than the limit.
             OutsideRootsError: The configuration does not name the object.
         """
         begun = self._begun.get(wanted)
@@ -251,8 +253,8 @@ class Link:
         name, key = split(url)
         if not name.startswith(tuple(_ALLOW_HTTP)):
             raise RemoteError(
-                "a web server cannot be asked what it holds: name its files, by braces, or in a list for FileList, or "
-                "the index of a packed dataset"
+                "a web server cannot list its files: name them, by braces or in a list for FileList, or name the index "
+                "of a packed dataset"
             )
         try:
             store = self.store(name)
@@ -268,7 +270,7 @@ class Link:
             raise self._failed(error) from None
 
     def store(self, name: str) -> Any:
-        """Return a store, such as that of ``s3://bucket``; made once."""
+        """Return the store of a name such as ``s3://bucket``, made once."""
         with self._making:
             store = self._stores.get(name)
             if store is None:
@@ -318,16 +320,18 @@ class Link:
             if changed:
                 raise RemoteError("it has changed since the dataset was listed; attach again")
             if wanted.length < 0 and size > limit_bytes:
-                raise RemoteError(f"{size} bytes are more than the limit of {limit_bytes} for what is read at once")
+                raise RemoteError(
+                    f"{size} bytes are more than the limit of {limit_bytes} for an object that is read whole"
+                )
             data: bytes = found.bytes().to_bytes()
             return data
 
         return self._answer(name, ask)
 
     def _answer(self, name: str, ask: Callable[[], T]) -> T | RemoteError:
-        """Return what a store answers, or why it does not; an error is returned, not raised.
+        """Return a store's answer, or the error; it is not raised.
 
-        An error that was raised keeps its traceback and with it a cycle, and workers collect garbage rarely.
+        A raised error would hold its traceback, and with it a cycle; workers collect garbage rarely.
         """
         began_s = time.monotonic()
         answer: T | RemoteError
@@ -349,15 +353,15 @@ class Link:
             self._down[name] = why
 
     def _failed(self, error: Exception) -> RemoteError:
-        """Return an error of obstore in our words."""
+        """Translate an error of obstore."""
         text = str(error)
         status, code = _STATUS.search(text), _CODE.search(text)
         if "169.254.169.254" in text:
             made = RemoteError("the server's environment holds no credentials for it")
         elif f"{_NOWHERE}," in text:
             made = RemoteError(
-                "it is redirected to a host that the server does not read: name that one, too (roots under [sources]), "
-                "if you trust it"
+                "it is redirected to a host that the server does not read: if you trust that host, add it to the roots "
+                "under [sources]"
             )
         elif status is not None:
             said = status[1].strip() + (f" ({code[1]})" if code is not None else "")
@@ -365,9 +369,15 @@ class Link:
             if said.startswith("404"):
                 made.errno = errno.ENOENT
         elif isinstance(error, self._obstore.exceptions.NotSupportedError):
-            made = RemoteError("the store gives no ranges of it")
+            made = RemoteError("the store does not serve parts of it (HTTP ranges), which reading needs")
         elif isinstance(error, ValueError):
-            made = RemoteError("the store takes no such name")
+            made = RemoteError("the store does not accept its name")
+        elif isinstance(error, self._obstore.exceptions.InvalidPathError):
+            name = _NAME.search(text)
+            made = RemoteError(
+                f"an object below it cannot be read{f', {name[1]}' if name is not None else ''}: no part of its name "
+                "between slashes may be empty, . or ..; rename it"
+            )
         elif "InvalidCertificate" in text:
             made = Unavailable("the store's certificate is not trusted here")
         else:

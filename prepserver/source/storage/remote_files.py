@@ -1,4 +1,4 @@
-"""Objects as listings see them: files to look into, their versions, and what a folder of a bucket holds."""
+"""Objects as listings see them: open files, their versions, and the folders of a bucket."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LOOK_BYTES = 64 << 10
 class RemoteFile:
     """A `File` that is an object.
 
-    Whoever reads on, or skips little, gets windows of the file, so that a listing costs few requests; a read far from
-    the one before it asks for little more than its range.
+    Reads in sequence, or with small gaps, get windows of the file, so a listing costs few requests. A read far from the
+    one before it asks for little more than its range.
     """
 
     def __init__(self, url: str) -> None:
@@ -33,7 +33,7 @@ class RemoteFile:
         ends = self._at + len(self._window)
         if not self._at <= offset <= end <= ends:
             least = _WINDOW_BYTES if 0 <= offset - ends <= _WINDOW_BYTES else _LOOK_BYTES
-            self._window, self._at = b"", offset  # ORDER: the old one is free before the new one arrives
+            self._window, self._at = b"", offset  # ORDER: the old window is freed before the new one arrives
             span = min(max(length, least), self.size - offset)
             self._window = self._link.get(self._part(offset, span))
         return self._window[offset - self._at : end - self._at]
@@ -54,7 +54,7 @@ class RemoteFile:
 
 
 class Entry(NamedTuple):
-    """An object below a folder: its path from there, its size in bytes, and its `version_of`."""
+    """An object: its path below the folder, its size in bytes, and its `version_of`."""
 
     path: str
     size: int

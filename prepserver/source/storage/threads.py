@@ -6,6 +6,7 @@ to read a photo.
 
 from __future__ import annotations
 
+import errno
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call that has begun. Attribute `answer`: None until it is there."""
+    """A call that has begun. Attribute `answer`: the result; None until the call has ended."""
 
     __slots__ = ("_is_made", "_work", "answer")
 
@@ -32,29 +33,39 @@ class Call(Generic[T]):
         self._is_made.release()
 
     def wait(self, timeout_s: float) -> T | None:
-        """Return the answer; None if it is not there in time. For one thread."""
+        """Return the answer; None if the call does not end in time. Only one thread may wait."""
         if self.answer is None:
             self._is_made.acquire(timeout=timeout_s)
         return self.answer
 
 
 class Threads:
-    """As many threads as there were calls, `most` at most; one thread owns them. Calls raise nothing."""
+    """Threads for calls that raise nothing: each call starts one, up to `most`. One owner thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._calls: SimpleQueue[Call[object] | None] = SimpleQueue()
         self._threads: list[Thread] = []
-        # They end before Python does: one that comes back from obstore after that would end the process by a signal.
+        # They end before Python does: a thread that returns from obstore later would crash the process.
         weakref.finalize(self, _end, self._calls, self._threads)
 
     def begin(self, work: Callable[[], T]) -> Call[T]:
-        """Have a call made as soon as a thread is free, in the order of these calls."""
+        """Have a call made as soon as a thread is free, in the order of these calls.
+
+        Raises:
+            OSError: There is no thread, and none can be started.
+        """
         call = Call(work)
-        self._calls.put(call)  # type: ignore[arg-type]  # whatever it answers
+        self._calls.put(call)  # type: ignore[arg-type]  # of any type
         if len(self._threads) < self._most:
-            self._threads.append(Thread(target=_serve, args=(self._calls,), name="remote", daemon=True))
-            self._threads[-1].start()
+            thread = Thread(target=_serve, args=(self._calls,), name="remote", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python's way to say that the system has no thread left
+                if not self._threads:
+                    raise OSError(errno.EAGAIN, "the system gives this process no thread to read with") from None
+            else:
+                self._threads.append(thread)
         return call
 
 

@@ -45,6 +45,14 @@ def test_an_entry_is_its_record_again(record: dict[str, Any], index: int) -> Non
         assert np.asarray(found[name]).dtype == np.asarray(value).dtype
 
 
+def test_an_array_of_objects_is_no_entry() -> None:
+    """Its bytes would be taken for addresses."""
+    data = pack({"x": np.zeros(2, "<i8")}, 0, 0)
+    assert data is not None
+    with pytest.raises(Damaged):
+        unpack(as_array(data.replace(b"\xa3<i8", b"\xa3|O8")), 0, 0)
+
+
 def test_numbers_of_numpy_are_kept_as_numbers() -> None:
     data = pack({"score": np.float32(0.1), "label": np.int64(7)}, 0, 0)
     assert data is not None

@@ -131,7 +131,7 @@ def test_a_place_that_it_cannot_read_is_named_with_its_machine(tmp_path: Path, t
     Path(tree.root).mkdir()  # a file system that is not mounted
     answer = made.fill(work.Fill(8, 1, [1], 0, 2))
     assert answer.elsewhere
-    assert "node-7, a remote worker's machine, reads nothing of a dataset" in answer.reason
+    assert "node-7, a remote worker's machine, cannot read a dataset's samples" in answer.reason
     photo_tree(Path(tree.root), COUNT)
     assert made.fill(work.Fill(9, 1, [1], 0, 2)).bad == []
 

@@ -364,7 +364,7 @@ def test_a_pattern_stays_in_every_block_too() -> None:
 
 
 def test_a_pattern_must_divide_the_samples() -> None:
-    with pytest.raises(ValueError, match="n = 10: is no multiple of the 3 samples of a pattern"):
+    with pytest.raises(ValueError, match="n = 10: must be a multiple of the 3 samples of a pattern"):
         make_order("full", 10, 0, pattern=(0, 0, 1))
 
 

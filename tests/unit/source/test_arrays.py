@@ -22,7 +22,9 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import ITEM_BYTES
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.source import Roots, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.readers import arrays
 from prepserver.source.roots import OutsideRootsError
+from prepserver.source.storage import File
 
 N = 40
 
@@ -95,6 +97,20 @@ def test_integers_with_the_name_label_are_labels(dtype: str, tmp_path: Path) -> 
     assert block(source, declared, [8, 20])["y"].tolist() == [1, 6]
     assert (source.label(9), source.name(9)) == (2, "x.npy[9]")
     assert source.read(9)["y"].dtype == np.int64
+
+
+def test_a_file_that_is_cut_while_it_is_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", rows((4,), "float32"))
+    np.save(tmp_path / "label.npy", np.zeros(N, np.int64))
+    top_label = arrays._Column.top_label
+
+    def cut_first(column: arrays._Column, file: File) -> int:
+        os.truncate(tmp_path / "label.npy", 200)
+        return top_label(column, file)
+
+    monkeypatch.setattr(arrays._Column, "top_label", cut_first)
+    with pytest.raises(SourceError, match=r"label\.npy was cut while it was listed"):
+        build_index(Arrays(x=tmp_path / "x.npy", label=tmp_path / "label.npy"), tmp_path / "cache")
 
 
 def test_pixels_may_be_declared_an_image(tmp_path: Path) -> None:

@@ -82,15 +82,15 @@ def test_crowds_and_keypoints_are_columns_where_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"bbox": [0, 0, float("nan"), 1]}, "has no bbox of 4 numbers"),
-        ({"bbox": [0, 0, 1]}, "has no bbox of 4 numbers within 1e"),
-        ({"bbox": [0, 0, 10**400, 1]}, "has no bbox"),
-        ({"bbox": [0, "0", 1, 1]}, "has no bbox"),
-        ({"bbox": None}, "has no bbox .* but None"),
+        ({"bbox": [0, 0, float("nan"), 1]}, "and must be 4 numbers"),
+        ({"bbox": [0, 0, 1]}, "the bbox of annotation . is .*, and must be 4 numbers within 1e"),
+        ({"bbox": [0, 0, 10**400, 1]}, "the bbox of annotation"),
+        ({"bbox": [0, "0", 1, 1]}, "the bbox of annotation"),
+        ({"bbox": None}, "the bbox of annotation .* is None"),
         ({"bbox": [0, 0, -1, 1]}, "bbox of negative size"),
         ({"category_id": 99}, "annotation 7 has the category 99, which the file does not list"),
         ({"category_id": [1]}, "category"),
-        ({"keypoints": [1, 2]}, "no keypoints of 6 numbers"),
+        ({"keypoints": [1, 2]}, "must be 6 numbers"),
     ],
 )
 def test_an_annotation_that_cannot_be_spoils_its_image(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_a_side_that_is_none_spoils_its_image_alone(tmp_path: Path) -> None:
         ({"images": [{"id": [1]}]}, "must be a whole number"),
         ({"images": [{"id": True, "file_name": "x"}]}, "must be a whole number"),
         ({"images": [{"id": 1, "file_name": "x"}] * 2}, "the id 1 occurs twice"),
-        ({"images": [{"id": 1}], "annotations": []}, "image 1 has no file_name, but None"),
-        ({"images": [{"id": 1, "file_name": "a/"}], "annotations": []}, "image 1 has no file_name"),
-        ({"images": [{"id": 1, "file_name": "\ud800"}], "annotations": []}, "is no text"),
+        ({"images": [{"id": 1}], "annotations": []}, "the file_name of image 1 is None, and must be"),
+        ({"images": [{"id": 1, "file_name": "a/"}], "annotations": []}, "the file_name of image 1 is a/"),
+        ({"images": [{"id": 1, "file_name": "\ud800"}], "annotations": []}, "is not valid text"),
         ({"categories": [{"name": "cat"}]}, "among the categories, the id None"),
         ({"annotations": [{"id": 3, "image_id": 5}]}, "annotation 3 belongs to image 5, which the file does not list"),
-        ({"annotations": [{"id": 3}]}, "without an image_id"),
+        ({"annotations": [{"id": 3}]}, r"annotations\[0\] has no image_id"),
         ({"annotations": {}}, "has no list of annotations"),
     ],
 )
@@ -146,7 +146,12 @@ def test_a_file_that_contradicts_itself_is_refused(content: dict[str, Any], said
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[" * 100_000, "is no JSON"), ("{", "is no JSON"), ("[]", "not in COCO's format"), (b"\xff\xfe\x00", "no JSON")],
+    [
+        ("[" * 100_000, "is not JSON"),
+        ("{", "is not JSON"),
+        ("[]", "not in COCO's format"),
+        (b"\xff\xfe\x00", "not JSON"),
+    ],
 )
 def test_a_file_that_is_no_json_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
     spec = coco_tree(tmp_path / "data", 1)
@@ -169,7 +174,7 @@ def test_a_file_that_is_too_large_missing_or_outside_is_refused(
     with pytest.raises(OutsideRootsError):
         build_index(spec, tmp_path / "cache", roots=roots)
     monkeypatch.setattr(coco_module, "MOST_BYTES", 10)
-    with pytest.raises(SourceError, match="has more than"):
+    with pytest.raises(SourceError, match="more than the limit of 10"):
         build_index(spec, tmp_path / "new")
 
 
@@ -186,7 +191,9 @@ def test_a_wrong_root_and_a_missing_image_are_named_in_full(tmp_path: Path) -> N
 def test_too_many_broken_images_are_a_broken_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = coco_tree(tmp_path / "data", 3)
     changed(spec, annotations=[annotation(k, spec, k, category_id=99) for k in range(3)])
-    with pytest.raises(SourceError, match=r"the annotations of no image can be used. The first one: annotation 0 has"):
+    with pytest.raises(
+        SourceError, match=r"the annotations of all images are unusable. The first one: annotation 0 has"
+    ):
         build_index(spec, tmp_path / "cache")
     monkeypatch.setattr(objects_module, "MOST_FAULTS", 1)
     changed(spec, annotations=[annotation(k, spec, k, category_id=99) for k in (1, 2)])

@@ -262,7 +262,7 @@ def test_a_file_of_indices_chooses_and_is_read_again(home: Path, tmp_path: Path)
         (np.array([0.5]), r"holds float64 of shape \(1,\); it must be a list of integers"),
         (np.array([[1]]), r"shape \(1, 1\)"),
         (np.array([], np.int64), "not empty"),
-        (np.array([{}]), r"is no \.npy file: Object arrays.*numpy\.save"),
+        (np.array([{}]), r"is not a \.npy file: Object arrays.*numpy\.save"),
     ],
 )
 def test_a_file_of_wrong_indices_is_named(home: Path, tmp_path: Path, array: Any, said: str) -> None:
@@ -373,7 +373,7 @@ def test_the_index_of_another_source_is_refused(home: Path) -> None:
 def test_a_label_without_a_name_is_a_bad_sample(home: Path) -> None:
     source = opened(Concat([leaf(home, 1)[0], leaf(home, 0)[0]]), home)
     source._tables[1] = []  # type: ignore[attr-defined]
-    with pytest.raises(SampleError, match="its label 0 is none of 0 classes"):
+    with pytest.raises(SampleError, match="its label is 0, and there are 0 classes"):
         source.read(5)
 
 

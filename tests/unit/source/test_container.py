@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from prepserver.source import container as container_module
 from prepserver.source.container import UNFINISHED, BrokenContainerError, Container, write_container
 
 META = {"n": 3, "name": "caf\udce9"}
@@ -185,6 +186,16 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(BrokenContainerError, match="not a file"):
             Container(path)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("encoded", [b"[]", b"{}", b"{", b"[" * 100_000, b'{"meta": 3, "sections": {}}', b"\xff"])
+def test_metadata_of_a_stranger_are_refused(tmp_path: Path, encoded: bytes) -> None:
+    """A packed dataset's index may come from anywhere, with its checksums."""
+    header = container_module._HEADER.pack(container_module._MAGIC, container_module._BYTE_ORDER, len(encoded), 0)
+    head = header + container_module._head_crc(header, encoded, b"") + encoded
+    (tmp_path / "a.idx").write_bytes(head + bytes(-len(head) % 8))
+    with pytest.raises(BrokenContainerError, match=r"a\.idx: its metadata cannot be read; "):
+        Container(tmp_path / "a.idx")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"\xff\xd8\xff\xe0" * 100, b"PREPIDX\x02" + b"\0" * 100])

@@ -33,6 +33,13 @@ def test_integer_labels_are_taken_as_they_are(tmp_path: Path) -> None:
     assert (info.n, info.num_classes, source.classes()) == (4, 8, [])
 
 
+def test_labels_may_be_identifiers_which_are_no_classes(tmp_path: Path) -> None:
+    """The number of classes would not fit into a message."""
+    info, source = opened(write(tmp_path, f"1.jpg {2**63 - 1}\n2.jpg 0\n"), tmp_path)
+    assert [label for _, label in rows(source)] == [2**63 - 1, 0]
+    assert info.num_classes == 0
+
+
 def test_other_labels_are_sorted_into_classes(tmp_path: Path) -> None:
     info, source = opened(write(tmp_path, "1.jpg dog\n2.jpg cat\n3.jpg 10\n4.jpg dog\n"), tmp_path)
     assert source.classes() == ["10", "cat", "dog"]
@@ -90,7 +97,7 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
         ("l.csv", "a.jpg,1\nb.jpg\n", "line 2: 1 columns"),
         ("l.csv", "a.jpg,1\nb.jpg,2,3\n", "line 2: 3 columns"),
         ("l.csv", "a.jpg,1\nb.jpg,\n", "line 2: needs a path and a label"),
-        ("l.csv", 'a.jpg,1\n"b.jpg,2\n', "line 2: unexpected end of data"),
+        ("l.csv", 'a.jpg,1\n"b.jpg,2\n', "line 2: it is not CSV, unexpected end of data"),
         ("l.csv", "filename,class\na.jpg,1\nb.jpg,0\n", r"line 1: .*'class' .*only one.*integer.*path,label"),
     ],
 )
@@ -104,8 +111,8 @@ def test_a_missing_list_a_folder_and_a_fifo_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, message in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path, "is not a file"),
-        (tmp_path / "fifo", "is not a file"),
+        (tmp_path, "is not a regular file"),
+        (tmp_path / "fifo", "is not a regular file"),
     ):
         with pytest.raises(SourceError, match=message):
             build_index(FileList(str(path)), tmp_path / "cache")

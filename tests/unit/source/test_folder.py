@@ -142,6 +142,12 @@ def test_a_link_back_up_is_an_error_and_not_an_endless_scan(tmp_path: Path) -> N
     assert f"the link {tmp_path}/a/b/up leads to a folder that it lies in" in refused(tmp_path)
 
 
+def test_a_link_that_leads_to_itself_is_named(tmp_path: Path) -> None:
+    make_tree(tmp_path, "a/1.jpg")
+    (tmp_path / "a/loop").symlink_to("loop")
+    assert f"the target of the link {tmp_path}/a/loop is a link that leads back to itself" in refused(tmp_path)
+
+
 def test_two_links_to_one_folder_are_no_loop(tmp_path: Path) -> None:
     make_tree(tmp_path / "data", "a/real/1.jpg")
     (tmp_path / "data/a/l1").symlink_to("real")

@@ -134,7 +134,7 @@ def test_a_file_that_grows_without_measure_is_refused(tmp_path: Path, monkeypatc
 def test_a_file_without_places_to_begin_at_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(gzip.compress(PLAIN))
     monkeypatch.setattr(gzipped, "MAX_ENCODED_BYTES", 1 << 20)
-    with pytest.raises(SourceError, match=r"/a cannot be read in the middle: .*Unpack it, gzip -dc"):
+    with pytest.raises(SourceError, match=r"/a cannot be read from its middle: .*Unpack it, gzip -dc"):
         build_index(TFRecord(tmp_path / "a"), tmp_path / "cache")
 
 

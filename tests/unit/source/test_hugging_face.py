@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -73,6 +74,17 @@ def test_files_may_have_batches_without_rows(tmp_path: Path) -> None:
     assert [source.read(k)["image"] for k in range(len(source))] == [b"image %d" % k for k in range(4)]
 
 
+def test_a_file_whose_offsets_are_damaged_is_refused(tmp_path: Path) -> None:
+    """They would lead into other samples' bytes."""
+    spec = write(tmp_path / "data", [pa.table({"image": pa.array([b"aaaa", b"bbbb"]), "label": pa.array([0, 1])})])
+    data = _first(tmp_path / "data").read_bytes()
+    offsets = np.array([0, 4, 8], np.int32).tobytes()
+    assert data.count(offsets) == 1
+    _first(tmp_path / "data").write_bytes(data.replace(offsets, np.array([0, 9, 8], np.int32).tobytes()))
+    with pytest.raises(SourceError, match=r"is damaged, or not an Arrow stream: .*offset"):
+        build_index(spec, tmp_path / "cache")
+
+
 def test_progress_counts_samples(tmp_path: Path) -> None:
     spec = write(tmp_path / "data", [table(8)])
     counts: list[int] = []
@@ -95,14 +107,14 @@ def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (lambda d: (d / "state.json").unlink(), r"state.json does not exist"),
-        (lambda d: (d / "state.json").write_text("{"), "state.json is no JSON"),
+        (lambda d: (d / "state.json").write_text("{"), "state.json is not JSON"),
         (lambda d: (d / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'), "names no files"),
         (lambda d: (d / "state.json").write_text('{"_data_files": 3}'), "names no files"),
         (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": ["a", "b"]}'), "one: .*/a, .*/b"),
         (lambda d: _state(d).rename(d / "dataset_dict.json").write_text('{"splits": 3}'), "state.json does not exist"),
         (lambda d: _first(d).write_bytes(b""), "is empty: write the dataset again"),
-        (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or no Arrow stream"),
-        (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or no Arrow stream"),
+        (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or not an Arrow stream"),
+        (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or not an Arrow stream"),
         (lambda d: _first(d).unlink(), r"the file .*arrow does not exist"),
     ],
 )  # fmt: skip
@@ -127,7 +139,7 @@ def _first(folder: Path) -> Path:
         ({}, {"image": "photo"}, "has no column 'photo'; it has: image, label"),
         ({}, {"image": "label"}, "column 'label' is int64; it must hold encoded images"),
         ({"label": pa.array(["a", "b"])}, {}, "column 'label' is string; labels must be integers"),
-        ({"label": pa.array([1, None])}, {}, "and no nulls"),
+        ({"label": pa.array([1, None])}, {}, "is int64 with 1 nulls; labels must be integers from 0, without nulls"),
         ({"label": pa.array([1, -1])}, {}, "integers from 0"),
     ],
 )
@@ -183,5 +195,5 @@ def test_the_spec_travels_and_checks_its_names() -> None:
 def test_a_state_that_is_hostile_is_an_error_in_words(state: str, tmp_path: Path) -> None:
     spec = write(tmp_path / "data", [table(2)])
     (tmp_path / "data" / "state.json").write_text(state)
-    with pytest.raises(SourceError, match=r"state\.json (is no JSON|names no files)"):
+    with pytest.raises(SourceError, match=r"state\.json (is not JSON|names no files)"):
         build_index(spec, tmp_path / "cache")

@@ -85,7 +85,7 @@ def test_a_line_that_is_no_utf8_is_bad_alone(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("käse\n".encode() + b"\nk\xe4se\nb\n")
     source, _ = opened(TextLines(tmp_path / "a.txt"), tmp_path)
     assert [source.read(index) for index in (0, 2)] == [{"text": "käse"}, {"text": "b"}]
-    with pytest.raises(SampleError, match=r"byte 1 of the line, 0xe4, is no UTF-8: convert the file with iconv"):
+    with pytest.raises(SampleError, match=r"byte 1 of the line, 0xe4, is not UTF-8: convert the file with iconv"):
         source.read(1)
     assert source.name(1).endswith("a.txt, line 3")
 
@@ -106,6 +106,16 @@ def test_a_file_that_is_written_anew_is_another_state(tmp_path: Path) -> None:
     assert other.read(0) == {"text": "cc"}
 
 
+def test_lines_too_long_to_be_counted_are_named_by_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names a bad sample reads no gigabytes for it."""
+    (tmp_path / "a.txt").write_text("\n" + "long line\n" * 20)
+    source, _ = opened(TextLines(tmp_path / "a.txt"), tmp_path)
+    monkeypatch.setattr("prepserver.source.lines._MOST_COUNTED_BYTES", 100)
+    assert source.name(7).endswith("a.txt, sample 7")
+    monkeypatch.undo()
+    assert source.name(7).endswith("a.txt, line 9")
+
+
 def test_patterns_name_files_in_order(tmp_path: Path) -> None:
     for name in ("b/2", "b/10", "a/1", "a/.hidden", "c/9"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -118,8 +128,8 @@ def test_patterns_name_files_in_order(tmp_path: Path) -> None:
         (tmp_path / "b" / "x*", "no file matches"),
         (tmp_path / "none" / "*", "no file matches"),
         (tmp_path / "none", "does not exist"),
-        (tmp_path / "b", r"is not a file; name its files, such as .*/b/\*"),
-        ([tmp_path / "b" / "2", tmp_path / "b" / "?"], "b/2 is named twice"),
+        (tmp_path / "b", r"is not a regular file; of a folder, name the files, such as .*/b/\*"),
+        ([tmp_path / "b" / "2", tmp_path / "b" / "?"], "b/2 is named more than once"),
     ):
         with pytest.raises(SourceError, match=said):
             build_index(TextLines(path), tmp_path / "cache")
@@ -215,8 +225,8 @@ def test_a_value_of_another_kind_is_named(change: dict[str, Any], said: str, tmp
     [
         ("1,2", "the line has 2 cells and the header 3"),
         ("1,2,3,4", "the line has 4 cells and the header 3"),
-        ('1,"2"x,3', "the line is no CSV: a cell that holds a quote"),
-        ('1,2,5" pipe\n2,3,6" pipe', "the line is no CSV: a cell that holds a quote or a line end must be enclosed"),
+        ('1,"2"x,3', "the line is not CSV: a cell that holds a quote"),
+        ('1,2,5" pipe\n2,3,6" pipe', "the line is not CSV: a cell that holds a quote or a line end must be enclosed"),
         ("one,2,3", "its x is 'one', and must be a number of type float32"),
         ("nan,2.0,3", "its n is '2.0', and must be the number of a class"),
     ],
@@ -236,7 +246,7 @@ def test_a_line_that_is_no_record_is_bad_alone(line: str, said: str, tmp_path: P
         ("a,b\n1,2\n", "a.csv has no column 'x'; it has: 'a', 'b'. For files without a header line pass header="),
         ("", "a.csv has no column 'x'|the first record names the columns"),
         ("x,x\n1,2\n", "a.csv has several columns 'x'"),
-        ('x\n"1\n2\n', "the quotes of the record in line 2 stay open; double the quotes inside of cells"),
+        ('x\n"1\n2\n', "a quote in the record of line 2 is never closed; double the quotes inside cells"),
         ("x\n", "a.csv holds no lines"),
         ("x\ry\r", "a.csv: the first record names the columns and cannot be read: .*lines end in LF or CR LF"),
     ],
@@ -259,7 +269,7 @@ def test_keys_lead_into_objects(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, rows), "{", "[" * 100_000]))
     source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"x": Scalar("int64")}, {"x": "a.b.c"}), tmp_path)
     assert [source.read(index)["x"] for index in (0, 1)] == [1, 2]
-    for index, said in ((2, "no 'b.c'"), (3, "no object"), (4, "no 'c'"), (5, "no JSON"), (6, "no JSON")):
+    for index, said in ((2, "no 'b.c'"), (3, "no object"), (4, "no 'c'"), (5, "not JSON"), (6, "not JSON")):
         with pytest.raises(SampleError, match=f"the line (has|is|holds) {said}"):
             source.read(index)
 

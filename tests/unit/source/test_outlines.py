@@ -60,13 +60,13 @@ def test_masks_have_the_pixels_of_pycocotools(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outline", "said"),
     [
-        ("polygon", "is no list of polygons, and no run lengths on 40x56 pixels"),
-        ([1, 2, 3, 4, 5, 6], "a polygon that is no list of three or more points"),
-        ([[1, 2, 3, 4, 5]], "a polygon that is no list of three or more points"),
-        ([[1, 2, 3, 4, 5, None]], "a polygon that is no list of three or more points"),
-        ([[1, 2, 3, 4, 5, 10**400]], "a polygon that is no list of three or more points"),
+        ("polygon", "is neither a list of polygons nor run lengths on 40x56 pixels"),
+        ([1, 2, 3, 4, 5, 6], "a polygon that is not a list of three or more points"),
+        ([[1, 2, 3, 4, 5]], "a polygon that is not a list of three or more points"),
+        ([[1, 2, 3, 4, 5, None]], "a polygon that is not a list of three or more points"),
+        ([[1, 2, 3, 4, 5, 10**400]], "a polygon that is not a list of three or more points"),
         ([AWAY], "a point farther than 112 pixels away"),
-        ({"size": [40, 40], "counts": [1600]}, "no run lengths on 40x56 pixels"),
+        ({"size": [40, 40], "counts": [1600]}, "nor run lengths on 40x56 pixels"),
         ({"size": SIZE, "counts": [5, -1]}, "run lengths that do not make 40x56 pixels"),
         ({"size": SIZE, "counts": [5, 2240]}, "run lengths that do not make 40x56 pixels"),
         ({"size": SIZE, "counts": [5, 20]}, "run lengths that do not make 40x56 pixels"),
@@ -91,6 +91,13 @@ def test_an_image_without_a_size_has_no_mask(tmp_path: Path) -> None:
     for width, said in ((0, "has no height and width, which masks need"), (10**8, "more than")):
         with pytest.raises(SourceError, match=said):
             build_index(outlined(tmp_path / said[:3], [BIG], width=width), tmp_path / "cache")
+
+
+def test_an_image_without_objects_needs_a_size_for_its_mask_too(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools")
+    for width, said in ((0, "it has no height and width, which masks need"), (10**8, "pixels, more than the limit")):
+        with pytest.raises(SourceError, match=said):  # it is the only image
+            build_index(outlined(tmp_path / said[:5], width=width), tmp_path / "cache")
 
 
 def test_another_outline_is_another_content(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_part_that_is_no_word_spoils_its_text_alone(tmp_path: Path) -> None:
     op = Tokenize(texts.vocabulary(tmp_path / "words", [*texts.WORDS, word]))
     source = opened(PackTokens(TextLines(tmp_path / "a.txt"), op, 8), tmp_path)
     assert source.read(0)["tokens"].tolist() == [8, 0, 0, 0, 0, 0, 0, 0]
-    with pytest.raises(SampleError, match=r"a\.txt, line 1 could not be read, or cut, when tokens were counted: touch"):
+    with pytest.raises(SampleError, match=r"a\.txt, line 1 could not be read or split when tokens were counted: touch"):
         source.read(1)
 
 
@@ -179,5 +179,5 @@ def test_bucket_by_length_sorts_and_keeps_every_sample(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\n".join([b"the a b", b"c", b"\xff\xff", b"d e", b"a"]))
     source = opened(BucketByLength(TextLines(tmp_path / "a.txt")), tmp_path)
     assert [source.read(k)["text"] for k in range(1, 5)] == ["c", "a", "d e", "the a b"]
-    with pytest.raises(SampleError, match="is no UTF-8"):
+    with pytest.raises(SampleError, match="is not UTF-8"):
         source.read(0)

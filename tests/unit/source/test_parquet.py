@@ -117,7 +117,7 @@ def test_columns_have_their_kinds(kind: Kind, values: pa.Array, expected: list[A
             pa.ExtensionArray.from_storage(TENSORS.type, pa.array([None, [1, 2]], TENSORS.storage.type)),
             "its x is null",
         ),
-        (Text(), pa.array([b"\xff", b"a"]).view(pa.string()), "byte 0 of its x is no UTF-8"),
+        (Text(), pa.array([b"\xff", b"a"]).view(pa.string()), "byte 0 of its x is not UTF-8"),
     ],
     ids=str,
 )
@@ -184,7 +184,7 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(9)]), use_dictionary=False)
-    assert "in a shuffled order most samples decode a whole group. To be faster, write them anew" in caplog.text
+    assert "in a shuffled order most samples decode a whole group. To be faster, rewrite the files" in caplog.text
     monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 3000)
     with pytest.raises(SourceError, match=r"row group 0 has \d+ bytes, more than the limit of 3000"):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1001 for row in range(9)]), use_dictionary=False)
@@ -212,9 +212,9 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(
 def test_a_file_that_is_damaged_changed_or_elsewhere_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 no parquet at all PAR1")
-    with pytest.raises(SourceError, match=r"a\.parquet is damaged, or no Parquet file"):
+    with pytest.raises(SourceError, match=r"a\.parquet is damaged, or not a Parquet file"):
         build_index(Parquet(path), tmp_path / "cache")
-    with pytest.raises(SourceError, match=r"is not a file; name its files, such as .*/\*"):
+    with pytest.raises(SourceError, match=r"is not a regular file; of a folder, name the files, such as .*/\*"):
         build_index(Parquet(tmp_path), tmp_path / "cache")
     pq.write_table(pa.table({"image": images(0), "label": pa.array([], pa.int64())}), path)
     with pytest.raises(SourceError, match="holds no rows"):
@@ -251,7 +251,7 @@ def test_a_footer_with_a_wrong_number_of_rows_is_damaged(byte: int, error: type[
                         source.read(index)
                     except SampleError as bad:
                         said.append(bad.reason)
-    assert error is SourceError or any("it has 13 rows, and its file says 14" in each for each in said)
+    assert error is SourceError or any("it has 13 rows, and the metadata of its file say 14" in each for each in said)
 
 
 def opened_anew(spec: Parquet, source: Any) -> Source:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -19,3 +20,15 @@ def test_a_count_is_told_ten_times_a_second_and_at_the_end(monkeypatch: pytest.M
     assert told[-1] == 1050
     assert 10 <= len(told) <= 11
     assert all(later - earlier >= 100 for earlier, later in pairwise([0, *told[:-1]]))
+
+
+def test_the_first_error_by_place_ends_the_scan() -> None:
+    """So a dataset with several broken files has one error, and not another one each time."""
+
+    def work(name: str) -> None:
+        time.sleep(0.05 if name == "a" else 0)
+        raise ValueError(name)
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="a"):
+            Progress(lambda _found: None).over(work, ["a", "b", "c"], 3, lambda: 0)

@@ -119,6 +119,15 @@ def test_a_part_that_fails_is_named_and_tried_again(
     assert source.read(index)
 
 
+def test_an_object_whose_name_has_an_empty_part_is_named(store: ObjectStore, tmp_path: Path) -> None:
+    """As those that a prefix with a slash too many leaves; obstore lists nothing beside it."""
+    for name in ("cats/1.jpg", "cats//2.jpg"):
+        store.put(f"odd/{name}", b"x")
+    with pytest.raises(SourceError, match=r's3://data/odd: an object below it .*, "odd/cats//2.jpg": .*; rename it'):
+        build_index(ImageFolder("s3://data/odd"), tmp_path / "cache")
+    assert not remote.link()._down
+
+
 def test_a_request_that_fails_spoils_no_other_samples(store: ObjectStore, tmp_path: Path) -> None:
     """Samples that lie side by side are one request; after it has failed, each is asked for by itself."""
     source = opened(datasets.tars(tmp_path)(store.upload(tmp_path, tmp_path.name)), tmp_path / "here")

@@ -103,8 +103,22 @@ def test_a_negative_size_in_a_pax_header_is_damage(tmp_path: Path) -> None:
         member = tarfile.TarInfo("a.jpg")
         member.pax_headers = {"size": str(-3 * tarfile.BLOCKSIZE)}
         archive.addfile(member)
-    with pytest.raises(SourceError, match="is damaged, or no tar: there is no header at byte 1024"):
+    with pytest.raises(SourceError, match="is damaged, or not a tar: there is no header at byte 1024"):
         build_index(Tar(tmp_path / "a.tar", label=None), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE])
+def test_no_bytes_follow_a_header_of_no_file(kind: bytes, tmp_path: Path) -> None:
+    """Some writers give links the size of what they lead to, and tarfile ignores it."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        link = tarfile.TarInfo("other.txt")
+        link.type, link.linkname, link.size = kind, "1.jpg", 1000
+        archive.addfile(link)
+        image = tarfile.TarInfo("1.jpg")
+        image.size = 3
+        archive.addfile(image, io.BytesIO(b"one"))
+    source, info = opened(Tar(tmp_path / "a.tar", label=None), tmp_path)
+    assert (info.n, source.read(0)) == (1, {"image": b"one"})
 
 
 def test_what_an_older_release_listed_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +177,7 @@ def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
         (lambda data: data[:2560], r"a.tar may be cut off: it ends at byte 2560, within sample a or .*label .cls"),
         (lambda data: data[:1600], r"a.tar is cut off: a file at byte 1024 of 1600 has 700 bytes"),
         (lambda data: data[:1100], r"there is no header at byte 1024 of 1100|is cut off"),
-        (lambda data: b"no tar at all" * 100, "is damaged, or no tar: there is no header at byte 0 of 1300"),
+        (lambda data: b"no tar at all" * 100, "is damaged, or not a tar: there is no header at byte 0 of 1300"),
         (lambda data: b"", "a.tar is empty"),
         (gzip.compress, r"a.tar is compressed \(gzip\), so no sample can be read alone: unpack it once"),
         (lambda data: b"BZh91AY&SY" + data, r"is compressed \(bzip2\)"),

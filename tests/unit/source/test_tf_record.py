@@ -110,7 +110,7 @@ def test_a_feature_becomes_the_kind_of_its_column(packed: bool, tmp_path: Path) 
         (kinds.Tokens(), [b"ab"], "must be integers"),
         (kinds.Image(), [b"a", b"b"], "2 values of bytes, and must be one"),
         (kinds.Image(), [3], "1 numbers of type int64, and must be one value of bytes"),
-        (kinds.Text(), [b"ab\xff"], "byte 2 of its x is no UTF-8"),
+        (kinds.Text(), [b"ab\xff"], "byte 2 of its x is not UTF-8"),
     ],
 )
 def test_a_feature_that_does_not_fit_is_a_bad_sample(kind: kinds.Kind, values: Any, said: str, tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ RECORD = len(GOOD) // 3
         (b"", "holds no records"),
         (GOOD[:-1], f"cut off: a record at byte {2 * RECORD} of {3 * RECORD - 1} has {RECORD - 16} bytes. Copy it"),
         (GOOD[: 2 * RECORD + 5], f"cut off: a record at byte {2 * RECORD} of {2 * RECORD + 5} has no length"),
-        (b"\x09" + GOOD, "is no TFRecord file, or compressed"),
+        (b"\x09" + GOOD, "is not a TFRecord file, or compressed"),
         (GOOD[:RECORD] + b"\xff" + GOOD[RECORD + 1 :], f"is damaged: the checksum of the length at byte {RECORD}"),
-        (zlib.compress(GOOD), "is no TFRecord file, or compressed"),
-        (framed(b"")[:8] + framed(b"")[:4], "is no TFRecord file"),
+        (zlib.compress(GOOD), "is not a TFRecord file, or compressed"),
+        (framed(b"")[:8] + framed(b"")[:4], "is not a TFRecord file"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_damaged_is_named(data: bytes, said: str, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_record_with_a_wrong_checksum_is_bad_alone(tmp_path: Path) -> None:
 def test_a_record_that_is_no_example_is_bad_alone(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(framed(b"\x0b junk") + GOOD)
     source = opened(TFRecord(tmp_path / "a"), tmp_path)
-    with pytest.raises(SampleError, match=r"it is no tf.train.Example: a field has the unknown type 3"):
+    with pytest.raises(SampleError, match=r"it is not a tf.train.Example: a field has the unknown type 3"):
         source.read(0)
     assert int(source.read(3)["label"]) == 2
 

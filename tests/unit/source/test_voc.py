@@ -86,7 +86,7 @@ def test_classes_of_ones_own_and_sizes_that_are_unknown(tmp_path: Path) -> None:
     assert source.read(0)["boxes"].tolist() == [[3, 4, 20.5, 30], [8, 6, 9, 7]]
     assert source.read(0)["labels"].tolist() == [1, 0]
     assert source_from_wire(own.to_wire()) == own
-    with pytest.raises(SourceError, match=r"an object of class 'bolt'; name the dataset's own by Voc\(classes"):
+    with pytest.raises(SourceError, match=r"an object has the unknown class 'bolt'; pass all classes, Voc\(classes"):
         build_index(spec, tmp_path / "cache")
 
 
@@ -97,16 +97,16 @@ ENTITY = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd"> <!ENTITY y "&x;&x
     ("text", "said"),
     [
         (ENTITY + voc_xml(voc_object("&y;", 2, 1, 2, 1)), "has a DOCTYPE, which is refused"),
-        ("<annotation>", "no XML: no element found"),
+        ("<annotation>", "not XML: no element found"),
         ("", "the file is empty"),
-        ('<?xml version="1.0" encoding="zlib"?><annotation/>', "no XML: 'zlib' is not a text encoding"),
+        ('<?xml version="1.0" encoding="zlib"?><annotation/>', "not XML: 'zlib' is not a text encoding"),
         (voc_xml(voc_object("emu" * 1000, 2, 1, 2, 1)), "class '(emu){100,160}em?u?$"),
         (voc_xml(voc_object("cat", float("nan"), 1, 2, 1)), "class 'cat' has the box"),
         (voc_xml(voc_object("cat", 0, 1, 2, 1)), "class 'cat' has the box"),
         (voc_xml("<object><name>cat</name></object>"), "class 'cat' has the box"),
         (voc_xml(voc_object("cat", 1, 1, 1, 1).replace("<xmin>1<", "<xmin>one<")), "could not convert"),
         (voc_xml(voc_object("emu", 2, 1, 2, 1)), "class 'emu'"),
-        (voc_xml(height=-1), "a height of -1"),
+        (voc_xml(height=-1), "its height is -1"),
         (None, "the file is gone"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_damaged_listing_gives_no_partner_another_sample() -> None:
 def test_without_any_good_partner_the_row_is_bad() -> None:
     made, bad = pipeline(Mosaic(24)), set(range(1, 30))
     _, reported = rows_of(Scenes([SCENES[0]] * 30, bad).stream(), made, 1)
-    assert "no partner can be had from sample" in reported[0].reason
+    assert "can be its partner" in reported[0].reason
     assert "the file is empty" in reported[0].reason
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 
 import pytest
@@ -18,7 +19,7 @@ NUMBERS = {  # of x86-64, of aarch64
     "sendto": (44, 206), "futex": (202, 98), "landlock_restrict_self": (446, 446), "exit_group": (231, 94),
     "execve": (59, 221), "socket": (41, 198), "connect": (42, 203), "ptrace": (101, 117), "utimensat": (280, 88),
     "io_uring_setup": (425, 425), "clone3": (435, 435), "clone": (56, 220), "tgkill": (234, 131), "kill": (62, 129),
-    "prlimit64": (302, 261), "fcntl": (72, 25), "prctl": (157, 167),
+    "prlimit64": (302, 261), "fcntl": (72, 25), "prctl": (157, 167), "truncate": (76, 45), "openat2": (437, 437),
 }  # fmt: skip
 
 
@@ -79,6 +80,23 @@ def test_limits_commands_and_the_lifeline_are_judged_by_argument(ask) -> None:  
     assert [ask("prlimit64", pid) for pid in (0, PID, 1)] == [ALLOW, ALLOW, "EPERM"]
     assert [ask("fcntl", 3, command) for command in (1, 8, 10, 15)] == [ALLOW, "EPERM", "EPERM", "EPERM"]
     assert [ask("prctl", option) for option in (15, 1)] == [ALLOW, "EPERM"]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("keeps_lengths", [True, False])
+def test_no_file_is_shortened_where_landlock_allows_it(machine: str, keeps_lengths: bool) -> None:
+    """Landlock before Linux 6.2 lets a process do that to files that it may only read."""
+    code, column = program(machine, PID, keeps_lengths=keeps_lengths), list(MACHINES).index(machine)
+
+    def ask(name: str, *arguments: int) -> str:
+        return verdict(code, MACHINES[machine], NUMBERS[name][column], *arguments)
+
+    refused = ("EPERM", "ENOSYS") if keeps_lengths else (ALLOW, ALLOW)
+    assert [ask("openat", 3, 0, flags) for flags in (0, os.O_CREAT | os.O_EXCL | os.O_RDWR)] == [ALLOW, ALLOW]
+    assert {ask("openat", 3, 0, os.O_TRUNC | more) for more in (os.O_RDONLY, os.O_WRONLY)} == {refused[0]}
+    assert (ask("truncate"), ask("openat2")) == refused
+    if machine == "x86_64":
+        assert verdict(code, MACHINES[machine], 2, 0, os.O_TRUNC) == refused[0]
 
 
 def test_another_machines_convention_kills() -> None:
