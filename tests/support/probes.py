@@ -68,7 +68,8 @@ def probe(inside: str, outside: str, daemon: int) -> dict[str, str]:
 
 ALLOWED = {"read inside", "list inside", "start a thread", "signal itself"}
 OF_LANDLOCK = {
-    "write inside", "remove inside", "shorten inside", "empty inside", "read outside", "write outside", "list outside", "read the daemon's memory",
+    "write inside", "remove inside", "shorten inside", "empty inside", "read outside", "write outside", "list outside",
+    "read the daemon's memory",
 }  # fmt: skip
 
 

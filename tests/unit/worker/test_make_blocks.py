@@ -135,7 +135,7 @@ def test_a_function_that_gives_too_few_values_is_named() -> None:
 
 def test_blocks_are_for_columns_without_images() -> None:
     for columns, column in ((COLUMNS, None), (images(), "label")):
-        with pytest.raises(SpecError, match="block = True: is for"):
+        with pytest.raises(SpecError, match="block = True: needs samples without images"):
             Pipeline.from_ops([PluginOp("shaken", column=column, block=True)], columns=columns)
     op = PluginOp("shaken", column="x", block=True)
     assert PluginOp.from_params({name: value for name, value in op.to_wire().items() if name != "op"}) == op
