@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from prepclient import (
     SyntheticImages,
     ToDtype,
 )
+from tests.support.leaks import descriptors
 from tests.support.tiny_images import photo_tree
 
 N = 13
@@ -478,8 +478,7 @@ def test_a_dropped_client_leaves_no_descriptor(photos: str) -> None:
             yield from indices(train)
 
     list(used())
-    gc.collect()  # what earlier tests have dropped
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(3):
         list(used())
     assert len(os.listdir("/proc/self/fd")) == before
