@@ -60,6 +60,7 @@ def test_too_few_descriptors_are_a_clear_error(way: str, server: Server, short_p
         [sys.executable, "-c", CHILD, json.dumps(arguments)], env=environment(XDG_RUNTIME_DIR=str(tmp)),
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    assert (child.returncode, child.stderr) == (0, "")
+    said = [line for line in child.stderr.splitlines() if not line.startswith("waiting up to")]  # a slow machine
+    assert (child.returncode, said) == (0, [])
     assert child.stdout.startswith("worked")
     assert list(tmp.iterdir()) == []

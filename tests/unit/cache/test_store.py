@@ -18,6 +18,7 @@ from prepserver.cache import store as module
 from prepserver.cache.store import Counts, Store, has_numbers
 from prepserver.memory.errors import SegmentError
 from tests.support.caches import EXTENT_BYTES, Cache
+from tests.support.leaks import descriptors
 
 N = 40
 
@@ -273,7 +274,7 @@ def test_a_file_says_what_it_is_of(on_disk: Cache) -> None:
 
 def test_a_store_closes_its_descriptor() -> None:
     cache = Cache(N)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     worker: Store | None = cache.store()
     assert len(os.listdir("/proc/self/fd")) == before + 1
     del worker

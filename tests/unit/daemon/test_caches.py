@@ -19,6 +19,7 @@ from prepserver.daemon.caches import Caches
 from prepserver.pipeline.caching import Wanted
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
+from tests.support.leaks import descriptors
 
 LISTING = work.Indexed("/index", 1000, 10, "d" * 64, "c" * 64)
 DECODED = Wanted("decoded", "h" * 64, ("Decode", "Resize"))
@@ -56,7 +57,7 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     made = World()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     yield made
     made.caches.close()
     made.stores.clear()

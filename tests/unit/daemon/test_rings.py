@@ -14,6 +14,7 @@ from prepserver.daemon.rings import MOST_LEFT, Rings
 from prepserver.memory.errors import MemoryShort
 from prepserver.memory.segment import check_segment
 from tests.support.images import sample_fields, sample_layout
+from tests.support.leaks import descriptors
 from tests.support.waiting import wait_until
 
 
@@ -95,13 +96,13 @@ def test_where_not_even_the_needed_rows_fit_nothing_is_kept(rings: Rings) -> Non
 
 
 def test_closing_leaves_no_descriptor_and_no_thread() -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = descriptors()
     made = Rings(64 << 20)
     for lane in range(4):
         made.create(lane, 0, sample_fields((32, 32, 3), "uint8"), (256, 64))
     made.close()
     assert not made._toucher.is_alive()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_rings_that_are_kept_cost_no_end_of_descriptors(rings: Rings) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
+from tests.support.leaks import descriptors
 from tests.support.waiting import PATIENCE_S
 
 
@@ -122,7 +123,7 @@ def test_of_many_successors_one_has_the_lock(tmp_path: Path) -> None:
 
 def test_no_descriptor_is_left_after_a_refusal(tmp_path: Path) -> None:
     with contextlib.closing(RuntimeDir(tmp_path / "run")):
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         for _ in range(5):
             with pytest.raises(AlreadyRunning):
                 RuntimeDir(tmp_path / "run")

@@ -71,6 +71,7 @@ def test_a_process_that_dies_idle_takes_no_sample_with_it(tmp_path: Path) -> Non
             assert slow.exists()
             idle_pids.append(int(fast.read_text()))
             os.kill(idle_pids[0], signal.SIGKILL)
+            os.waitid(os.P_PID, idle_pids[0], os.WEXITED | os.WNOWAIT)  # before more samples are begun
 
     answers = list(Crew(work, 2).run(0, 50, idle))
     assert [(answer.sample, answer.ok) for answer in answers] == [(sample, True) for sample in range(50)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 import os
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from prepclient import (
     forks,
 )
 from prepclient.inline import InlineFeed
+from tests.support.leaks import descriptors
 from tests.support.tiny_images import photo_tree
 
 N = 13
@@ -511,8 +511,7 @@ def test_a_dropped_client_leaves_no_descriptor(photos: str) -> None:
             yield from indices(train)
 
     list(used())
-    gc.collect()  # what earlier tests have dropped
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(3):
         list(used())
     assert len(os.listdir("/proc/self/fd")) == before

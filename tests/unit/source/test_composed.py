@@ -52,6 +52,7 @@ from prepserver.source import (
 )
 from prepserver.source.composed import drawn, unified
 from prepserver.source.maps import Interleaved, Woven
+from tests.support.leaks import descriptors
 
 T = TypeVar("T")
 Sample = tuple[bytes, str]
@@ -386,7 +387,7 @@ def test_sources_share_the_number_of_open_shards(tmp_path: Path, monkeypatch: py
             archive.addfile(member, BytesIO(b"%x" % number))
     tars = [Tar(tmp_path / f"{{{first}..{first + 3}}}.tar", label=None) for first in (0, 4, 8)]
     source = opened(Concat(tars), tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for index in (*range(12), *range(11, -1, -1)):
         assert source.read(index) == {"image": b"%x" % index}
         assert len(os.listdir("/proc/self/fd")) <= before + 5

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from prepserver.source import container as container_module
 from prepserver.source.container import UNFINISHED, BrokenContainerError, Container, write_container
+from tests.support.leaks import descriptors
 
 META = {"n": 3, "name": "caf\udce9"}
 SECTIONS = {"a": memoryview(b"12345"), "empty": memoryview(b""), "b": memoryview(b"x" * 100)}
@@ -182,7 +183,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_an_error(whole: Path) -> None:
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         with pytest.raises(BrokenContainerError, match="not a file"):
             Container(path)
         assert len(os.listdir("/proc/self/fd")) == before

@@ -24,6 +24,7 @@ from prepserver.source import IndexInfo, SampleError, Source, SourceError, build
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.packed_values import from_bytes, to_bytes
 from prepserver.source.readers.packed import columns_meta
+from tests.support.leaks import descriptors
 from tests.support.photos import jpeg, pixels, saved
 
 COUNT = 30
@@ -229,7 +230,7 @@ def test_folders_that_hold_no_packed_dataset_say_what_to_do(dataset: Dataset, tm
 
 def test_more_shards_than_may_be_open_are_read_all_the_same(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prepserver.source.shards._OPEN_AT_MOST", 1)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     source = dataset.open()
     mapped = len(os.listdir("/proc/self/fd"))
     for index in (0, COUNT - 1, 1, COUNT - 2):

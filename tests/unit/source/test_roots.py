@@ -14,6 +14,7 @@ from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages
 from prepserver.source import OutsideRootsError, Roots, SampleError, SourceError, build_index, open_source
+from tests.support.leaks import descriptors
 from tests.support.tiny_images import photo_tree
 
 
@@ -230,7 +231,7 @@ def test_a_shard_that_leads_out_later_has_bad_samples(tmp_path: Path, outside: P
     (shard,) = Path(spec.root).glob("shard-*")
     shard.rename(tmp_path / "secret" / "target")
     shard.symlink_to(tmp_path / "secret" / "target")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with pytest.raises(SampleError, match="outside the source roots"):
         source.read(0)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from prepserver.protocol.codec import MAX_MESSAGE_BYTES
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.work import FROM_WORKER, TO_WORKER, DropLane, Failed, Quarantine
 from prepserver.worker.channel import MAX_QUEUED, Channel, ChannelClosed, pair, receive, send
+from tests.support.leaks import descriptors
 
 Pair = tuple[Channel, socket.socket]
 
@@ -23,11 +23,6 @@ def line() -> Iterator[Pair]:
     yield channel, theirs
     channel.close()
     theirs.close()
-
-
-def open_fds() -> int:
-    gc.collect()  # another test's garbage may hold some, and go at any time
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_message_arrives_with_its_descriptor(line: Pair) -> None:
@@ -49,7 +44,7 @@ def test_what_a_busy_peer_leaves_unread_waits_with_descriptors(line: Pair) -> No
     channel, theirs = line
     big = list(range(4096))
     fd = os.memfd_create("passed")
-    before = open_fds()
+    before = descriptors()
     sent = 0
     while not channel.blocked:
         channel.send(Quarantine(sent, big), [fd])
@@ -64,13 +59,13 @@ def test_what_a_busy_peer_leaves_unread_waits_with_descriptors(line: Pair) -> No
         assert message.stream == i
         channel.flush()
     assert not channel.blocked
-    assert open_fds() == before - 1
+    assert descriptors() == before - 1
 
 
 def test_a_peer_that_never_reads_is_given_up(line: Pair) -> None:
     channel, _ = line
     fd = os.memfd_create("passed")
-    before = open_fds()
+    before = descriptors()
     for _ in range(3):
         while not channel.blocked:
             channel.send(DropLane(0))
@@ -83,7 +78,7 @@ def test_a_peer_that_never_reads_is_given_up(line: Pair) -> None:
     with pytest.raises(ChannelClosed, match="does not read"):
         insist()
     channel.close()
-    assert open_fds() == before - 1
+    assert descriptors() == before - 1
     os.close(fd)
 
 
@@ -126,8 +121,8 @@ def test_sending_to_a_dead_peer_says_so(line: Pair) -> None:
 @pytest.mark.parametrize("data", [b"\xc1", bytes(MAX_MESSAGE_BYTES + 100), b"\x81\xa1t\xa8DropLane"])
 def test_garbage_is_refused_and_its_descriptors_are_closed(line: Pair, data: bytes) -> None:
     channel, theirs = line
-    before = open_fds()
+    before = descriptors()
     socket.send_fds(theirs, [data], [0, 1])
     with pytest.raises(ProtocolError):
         list(channel.receive())
-    assert open_fds() == before
+    assert descriptors() == before
