@@ -75,6 +75,11 @@ class Attachment:
         return self.session.epoch if self.session is not None else self.start.epoch
 
     @property
+    def rank(self) -> int:
+        """This rank of the job, below `world_size`."""
+        return self._spec.shape.rank
+
+    @property
     def world_size(self) -> int:
         """Ranks of the job."""
         return self._spec.shape.world_size

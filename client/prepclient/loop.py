@@ -161,11 +161,11 @@ class Loop:
         return self._convert(batch)
 
     def end_epoch(self) -> None:
-        """The epoch has ended. Logs once what limits this job, as soon as that is known."""
+        """The epoch has ended. Rank 0 logs once what limits this job, as soon as that is known."""
         self.headspace.end_epoch()
         self._warn_of_absent_ranks()
         now_ns = time.monotonic_ns()
-        if self._judge_ns is None or now_ns < self._judge_ns:
+        if self._judge_ns is None or now_ns < self._judge_ns or self._attachment.rank:
             return
         verdict = self._about_job().get("verdict")
         if verdict is None or verdict["kind"] == "not enough data":

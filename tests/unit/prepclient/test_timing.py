@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import CenterCrop, InvalidSpec, PrepClient, SyntheticImages
+from prepclient import CenterCrop, InvalidSpec, PrepClient, Sharding, SyntheticImages
 from prepclient.delivery import Delivery
+from prepclient.inline import InlineFeed
 from prepclient.session import Totals
 from prepclient.timing import Parts, render, spoken
 from prepserver.inline import InlineMaker
@@ -41,6 +42,20 @@ def test_all_time_is_counted_once() -> None:
         assert stats["copy_s"] > 0
         assert sum(stats[name] for name in ("wait_s", "copy_s", "own_s", "rest_s")) <= whole_s
         assert stats["verdict"]["kind"] == "not enough data"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_of_a_job_logs_the_verdict(
+    rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("prepclient.loop._JUDGE_AFTER_NS", 0)
+    verdict = {"kind": "data-bound", "verdict": "data-bound (read)", "why": "slow", "next": "pack", "is_fine": False}
+    monkeypatch.setattr(InlineFeed, "about_job", lambda *_: {"verdict": verdict})
+    with caplog.at_level("INFO", "prepclient"), inline(job="a", sharding=Sharding(rank=rank, world_size=2)) as train:
+        for _ in range(2):
+            list(train)
+    said = [record.getMessage() for record in caplog.records if "Verdict" in record.getMessage()]
+    assert said == ["Verdict: data-bound (read). Why: slow. Next: pack"] * (rank == 0)
 
 
 def test_rows_made_inline_are_the_limit_of_a_quick_loop() -> None:
