@@ -67,10 +67,11 @@ def _parts() -> list[Place]:
     from prepserver.transform.indexed import EncodedScan
     from prepserver.transform.rowmaker import RowMaker
     from prepserver.transform.whole import WholeCrop
-    from prepserver.worker import fill
+    from prepserver.worker import caching
 
     return [
-        (fill, "_read", "read"), (rows, "Encoded", "open"), (rows, "EncodedScan", "open"), (RowMaker, "plan", "plan"),
+        (caching, "read_patiently", "read"), (rows, "Encoded", "open"), (rows, "EncodedScan", "open"),
+        (RowMaker, "plan", "plan"),
         (Encoded, "clean", "decoding"), (EncodedScan, "clean", "decoding"), (indexed, "cut", "decoding"),
         (RowMaker, "render", "resizing"), (WholeCrop, "make", "whole"),
     ]  # fmt: skip

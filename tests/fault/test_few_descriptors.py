@@ -36,7 +36,7 @@ for limit in range(3, 200):
         break
     except TooFewDescriptors as e:
         text = str(e)
-        assert f"is {limit}," in text and "ulimit -n" in text and "RLIMIT_NOFILE" in text, text
+        assert f"(RLIMIT_NOFILE, `ulimit -n`) is {limit} and may be raised to {hard}." in text, text
     finally:
         client.close()
     assert held() == before, (before, held())

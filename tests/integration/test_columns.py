@@ -195,7 +195,7 @@ def test_a_bad_annotation_is_named_and_every_row_replayed(server: Server, boxed:
         assert np.array_equal(np.load(tmp_path / "row.npy"), wanted)
     assert f"image_id {batch['image_id'][2]}\ncount {batch['count'][2]}\n" in done.stdout
     done = cli("replay", *place, "--field", "boxes", "-o", str(tmp_path / "row.png"))
-    assert "boxes is no picture: write it to a .npy file" in done.stderr
+    assert "boxes is not a picture; write it to a .npy file" in done.stderr
 
 
 def test_replay_makes_the_very_mask_again(server: Server, masked: ImageFolder, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_replay_makes_the_very_mask_again(server: Server, masked: ImageFolder, t
     assert (np.asarray(Picture.open(out)) == batches[2][3].numpy()).all()
     wrong = cli("replay", *place, "--field", "boxes")
     assert wrong.returncode == 2
-    assert "a row has image, mask, label" in wrong.stderr
+    assert "a row has the columns image, mask, label" in wrong.stderr
 
 
 @needs_kernels

@@ -136,7 +136,7 @@ def test_replay_makes_a_row_of_numbers_again(server: Server, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert (np.load(out) == VALUES[order[2 * 256 + 3]]).all()
     wrong = cli("replay", *place, "-o", str(tmp_path / "row.png"))
-    assert (wrong.returncode, "x is no picture: write it to a .npy file" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "x is not a picture; write it to a .npy file" in wrong.stderr) == (2, True)
     assert cli("audit", "numbers", "--runtime-dir", str(server.runtime_dir)).returncode == 0
 
 

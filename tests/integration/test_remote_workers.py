@@ -89,7 +89,7 @@ def test_a_killed_bridge_costs_no_row(shared: Server, cluster: Path, tree: Image
     engine = ray_engine(shared)
     assert engine["state"] == "down"
     assert f"cannot connect to Ray at {cluster}: ConnectionError: nothing listens at {cluster}" in engine["why"]
-    assert "is down" in cli("status", "--runtime-dir", str(shared.runtime_dir)).stdout
+    assert "workers are down" in cli("status", "--runtime-dir", str(shared.runtime_dir)).stdout
     cluster.touch()
     wait_until(lambda: len(remote_workers(shared)) == 2, why=shared.log)
     assert shared.status()["quarantined"] == {}

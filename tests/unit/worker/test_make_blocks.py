@@ -134,8 +134,11 @@ def test_a_function_that_gives_too_few_values_is_named() -> None:
 
 
 def test_blocks_are_for_columns_without_images() -> None:
-    for columns, column in ((COLUMNS, None), (images(), "label")):
-        with pytest.raises(SpecError, match="block = True: needs samples without images"):
+    for columns, column, why in (
+        (COLUMNS, None, "is for a column"),
+        (images(), "label", "needs samples without images"),
+    ):
+        with pytest.raises(SpecError, match=f"block = True: {why}"):
             Pipeline.from_ops([PluginOp("shaken", column=column, block=True)], columns=columns)
     op = PluginOp("shaken", column="x", block=True)
     assert PluginOp.from_params({name: value for name, value in op.to_wire().items() if name != "op"}) == op
