@@ -12,8 +12,8 @@ class GaussianNoise(Op):
     Attributes:
         mean: Mean of the noise, -1000 to 1000, where 1 is white: 255 for uint8, 1.0 for floats.
         sigma: Standard deviation of the noise, 0 to 1000, in the same unit.
-        clip: Clip the result to 0..255 for uint8, and to 0..1 for floats, which must not be normalized yet. False lets
-            bytes wrap around, as in torchvision.
+        clip: Clip the result to 0..255 for uint8, and to 0..1 for floats, whose values must lie in 0..1 before. False
+            lets bytes wrap around, as in torchvision.
     """
 
     def __init__(self, mean: float = 0.0, sigma: float = 0.1, clip: bool = True) -> None:
@@ -23,5 +23,6 @@ class GaussianNoise(Op):
 
     def image_after(self, image: Image) -> Image:
         if self.clip and image.dtype != "uint8" and image.top != 1.0:
-            raise SpecError("clip", True, "cuts to 0..1, which the values here leave: put it before Normalize")
+            reason = "cuts to 0..1: put it after ToDtype('float32', scale=True) and before Normalize"
+            raise SpecError("clip", True, reason)
         return image

@@ -11,9 +11,9 @@ class RandomApply(Nesting):
     """Apply all of `transforms`, in order, with probability `p`.
 
     Attributes:
-        transforms: The ops, 1 to 32. They must keep channels and dtype. Ops for one column, for boxes or tokens, for
-            several views or several samples cannot be among them, nor can `Decode`, `ToLayout` and
-            `LinearTransformation`.
+        transforms: The ops, 1 to 32, nested at most two deep. They must keep channels and dtype. Ops for one column,
+            for boxes or tokens, for several views or several samples cannot be among them, nor can `Decode`,
+            `LinearTransformation`, `PluginOp` and `ToLayout`.
         p: Probability, 0 to 1.
     """
 

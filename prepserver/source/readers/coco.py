@@ -109,7 +109,7 @@ class CocoReader(FileTableReader):
         if not any(map(_is_there, paths)):
             raise SourceError(
                 f"{self.spec.annotations} names images that do not exist, such as {printable(paths[0])}: "
-                f"root={self.spec.root!r} must be the folder in which their file_name begins"
+                f"root={self.spec.root!r} must be the folder that their file_name is relative to"
             )
 
     def _rows(self, annotations: list[_Annotation], labels: dict[int, int]) -> Iterator[tuple[Any, ...]]:
