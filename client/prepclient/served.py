@@ -156,7 +156,7 @@ class ServedFeed(Feed):
         """Warns once that the job waits for the shared stream."""
         if session.ready_upto <= self._alone_upto < session.upcoming.stop:
             log.warning(
-                "this job started early on a separate stream, and now waits at row %d for the shared stream (once; "
+                "this job reads a separate stream, and now waits at row %d for the stream that it will share (once; "
                 "with Joining(wait_s=0) it would neither wait nor share)", session.ready_upto,
             )  # fmt: skip
             self._alone_upto = 0

@@ -46,11 +46,16 @@ class Early:
     rests_s: float | None = None  # start of that wait, monotonic; None while they do not wait
     # position of the other stream's slowest job, and since when it has been there
     seen: tuple[int, float] | None = None
+    # whether the other stream waits at the meeting point, too, until this one can join; only if one user has both
+    holds: bool = False
 
     def lost_patience(self, stream: Stream, into: Stream | None, now_s: float) -> bool:
-        """Whether its jobs have waited too long, or for a stopped job of another user; call it on each tick."""
-        waits = stream.cap is not None and stream.watermark == stream.head >= stream.cap and stream.ready_rows() == 0
-        if not waits or into is None:
+        """Whether a wait of its jobs, or of those that it holds, is too long, or for a stopped job of another user.
+
+        Call it on each tick.
+        """
+        is_done = stream.cap is not None and stream.watermark == stream.head >= stream.cap
+        if into is None or not is_done or (stream.ready_rows() > 0 and into.head < stream.head):
             self.rests_s = self.seen = None
             return False
         if self.rests_s is None:
@@ -96,7 +101,8 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Joined | GoesAlon
         and not (moves and stream.chunks.running)
     ):
         return Joined(stream.id, into.id, lanes)
-    if into.head < head:
+    users = {stream.owner(c) for c in stream.cursors.values()} | {into.owner(c) for c in into.cursors.values()}
+    if into.head < head or (early.holds and len(users) == 1):
         return "near"
     return GoesAlone(stream.id, "its jobs were not ready to join when the other stream came by")
 

@@ -46,7 +46,8 @@ class Meetings:
     def wait_for_newcomer(self, behind: Stream) -> None:
         """Streams of one user that are at most a window ahead of a new one wait for it.
 
-        So jobs that shared a stream share again after the daemon was restarted, in whatever order they come back.
+        So jobs that shared a stream share again after the daemon was restarted, in whatever order their ranks come
+        back: if the new stream arrives before all ranks of a stream ahead, it waits for them as long.
         """
         jobs, owners = self._table.jobs, {behind.owner(c) for c in behind.cursors.values()}
         patience_s = min(jobs[c.job].attach.join_wait_s for c in behind.cursors.values())
@@ -54,12 +55,12 @@ class Meetings:
             is_near = behind.head < stream.head and stream.low - behind.head <= stream.ring_rows
             if stream.id == behind.id or stream.key != behind.key or stream.cap is not None or not is_near:
                 continue
-            if {stream.owner(c) for c in stream.cursors.values()} != owners:
+            if {stream.owner(c) for c in stream.cursors.values()} != owners or lanes_in(stream, behind) is None:
                 continue
             waits_s = min(STILL_S, patience_s, *(jobs[c.job].attach.join_wait_s for c in stream.cursors.values()))
             if waits_s > 0:
                 stream.cap = stream.head  # it has more rows than the other one: all that it has given out
-                self._early[stream.id] = Early(stream.id, behind.id, stream.head, waits_s)
+                self._early[stream.id] = Early(stream.id, behind.id, stream.head, waits_s, holds=True)
 
     def share_wait(self, stream: Stream, patience_s: float) -> None:
         """Limits the wait of a stream, if it is an early one, to the patience of one more job."""
@@ -88,9 +89,13 @@ class Meetings:
         actions: list[Action] = []
         streams = self._table.streams
         for early in list(self._early.values()):
-            stream = streams.get(early.stream)
-            if stream is not None and early.lost_patience(stream, streams.get(early.into), now_s):
-                why = "the stream that it waited for did not arrive in time"
+            stream, into = streams.get(early.stream), streams.get(early.into)
+            if stream is not None and early.lost_patience(stream, into, now_s):
+                has_arrived = into is not None and into.head >= stream.head
+                late = (
+                    "its jobs were not ready to join" if has_arrived else "the stream that it waited for did not arrive"
+                )
+                why = f"{late} in time"
                 actions.append(self._go_alone(GoesAlone(stream.id, why)))
         return actions
 

@@ -96,7 +96,7 @@ def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
     with client(server, "first", 128) as first, client(server, "late", batch_size, ops) as late:
         batches = begin(server, first, 8)
         reading = Reader(late, SAMPLES)
-        wait_until(lambda: "started early" in caplog.text, why=server.log)
+        wait_until(lambda: "reads a separate stream" in caplog.text, why=server.log)
         got = len(reading.rows)
         assert got == max(SAMPLES // 64 // batch_size, 2) * batch_size
         assert late.state_dict()["epoch_start"] == BLOCK
@@ -135,7 +135,7 @@ def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(server: Server, ca
         with client(server, "first", 128) as first:
             begin(server, first)
             reading = Reader(late, 2048)
-            wait_until(lambda: "started early" in caplog.text, why=server.log)
+            wait_until(lambda: "reads a separate stream" in caplog.text, why=server.log)
         assert reading.end()[:2048] == inline(OPS, BLOCK, 2048)
         assert server.stream()["waits_for"] is None
         assert "goes on alone" in server.log()

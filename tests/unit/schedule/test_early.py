@@ -309,6 +309,61 @@ def test_a_job_waits_ten_seconds_for_one_that_stands_still() -> None:
     assert len(rows(world.ahead)) > had
 
 
+class RanksComeBack(ComeBack):
+    """As before, but the foremost job has two ranks, of which one attaches later than the job behind."""
+
+    def __init__(self, owner: int = 0) -> None:
+        super().__init__(20)
+        for client in list(self.clients.values()):
+            self.leave(client.cursor)
+        ask = Ask("key", position=200, join_wait_s=30.0)
+        joined = self.join(ask, Shape(8, False, 0, 2), 32, 0)
+        assert joined is not None
+        self.ranks = [client for client in self.clients.values() if client.job == joined[1]]
+        self.work()
+        self.behind = self.resume(180, 8, 0, 0, 30.0)
+        if owner:
+            self.resume(188, 8, 0, owner, 30.0)
+        self.go_on(*(client for client in self.clients.values() if client not in self.ranks))
+
+
+def test_a_stream_waits_for_absent_ranks_of_the_one_that_waited_for_it() -> None:
+    world = RanksComeBack()
+    assert not world.alone
+    assert len(world.streams) == 2
+    world.present(next(client.cursor for client in world.ranks if not client.present))
+    world.go_on(world.behind, *world.ranks)
+    assert len(world.joined) == len(world.streams) == 1
+    assert not world.alone
+    assert rows(world.behind)[: N - 200] == list(range(180, N - 20))
+    assert sorted(rows(world.ranks[0]) + rows(world.ranks[1]))[: N - 200] == list(range(200, N))
+
+
+def test_it_waits_ten_seconds_for_absent_ranks() -> None:
+    world = RanksComeBack()
+    had = len(rows(world.behind))
+    world.wait(0.0)
+    world.wait(10.0)
+    assert not world.alone
+    world.wait(0.1)
+    assert world.alone == ["its jobs were not ready to join in time"]
+    world.go_on(world.behind)
+    assert len(rows(world.behind)) > had
+
+
+def test_another_users_job_does_not_wait_for_absent_ranks() -> None:
+    world = RanksComeBack(owner=1)
+    assert world.alone == ["its jobs were not ready to join when the other stream came by"]
+
+
+def test_a_stream_does_not_wait_for_one_whose_ring_its_batches_do_not_fit() -> None:
+    world = ComeBack(20)
+    large = world.join(Ask("key", 1, position=170, join_wait_s=30.0), Shape(80, False, 0, 1), 0, 0)
+    assert large is not None
+    assert set(world.coordinator.waits_for) == {world.ahead.stream}
+    assert not world.alone
+
+
 def standing(id: int, *, batch: int, rows: int) -> Stream:
     """A stream at position 64 with one job; each has a pipeline of its own."""
     made = Stream(id, "key", "source", N, lambda p: p, 64, SPEC)
