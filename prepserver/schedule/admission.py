@@ -228,7 +228,7 @@ class Admission:
         if where.position > _FARTHEST:
             raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
         if sibling is None:
-            self._check_limits(keys.run, event, where.stream if where.into is None else where.into)
+            self._check_limits(keys.run, event, where.into or where.ahead or where.stream)
         self._lines(event, sibling, where)  # refuses a rank without batches before a ring is made
         lane: Lane | None = None
         if where.lane is None:
@@ -304,7 +304,10 @@ class Admission:
         )  # fmt: skip
 
     def _place(self, request: Request, event: RankAttaches) -> Place:
-        return place(request, self._table.streams.values(), event.rows_per_s, self._meetings.waits_for)
+        meetings, streams = self._meetings, self._table.streams.values()
+        return place(
+            request, streams, event.rows_per_s, meetings.waits_for, lambda each: meetings.would_wait(each, event.uid)
+        )
 
     def _with_ring(self, request: Request, where: Place, event: RankAttaches) -> Making[tuple[Place, Lane | None]]:
         """The place, and a new lane with a ring; None for the lane if the place has a lane already.
@@ -322,9 +325,10 @@ class Admission:
             pipeline = event.asked.pipeline.to_wire()
             return where, Lane(lane_id, request.lane_key, answer.rows, 0, pipeline=pipeline, fields=fields)
         assert answer is not None
-        if where.into is None or answer.code != "memory":
+        shared = where.into or where.ahead
+        if shared is None or answer.code != "memory":
             raise Refusal(answer.code, answer.why)
-        yield Say("info", f"no early start, the job waits for stream {where.into}: {answer.why}")
+        yield Say("info", f"no early start, the job waits for stream {shared}: {answer.why}")
         where = self._place(replace(request, early=False), event)
         if where.lane is not None:
             return where, None

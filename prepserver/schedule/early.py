@@ -28,6 +28,9 @@ from prepserver.schedule.stream import Stream
 START_EARLY_S = 1.0
 """A shorter wait is not worth a ring and rows made twice."""
 
+BEHIND_S = 2.0
+"""A stream waits for a new job to catch up if that takes no longer than this at the pool's rate."""
+
 ALLOWANCE = 64
 """An early stream makes at most 1/64 of an epoch, but at least `ROUNDS_NEEDED` rounds."""
 

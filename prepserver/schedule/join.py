@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from prepserver.protocol.work import MAX_LANES
-from prepserver.schedule.early import START_EARLY_S, allowance
+from prepserver.schedule.early import BEHIND_S, START_EARLY_S, allowance
 from prepserver.schedule.records import ROUNDS_NEEDED
 from prepserver.schedule.stream import Stream
 
@@ -39,19 +39,22 @@ class Place:
     position: int  # first row
     rows: int = 0  # fewest rows of a new ring that other jobs need; 0 if its own job needs more
     into: int | None = None  # the stream that its early stream will wait for; None without an early start
+    ahead: int | None = None  # the stream that will wait for its new stream, which begins slightly behind it
 
 
 def place(
-    request: Request, streams: Iterable[Stream], rows_per_s: float, waits_for: Mapping[int, int] = MappingProxyType({})
-) -> Place:
+    request: Request, streams: Iterable[Stream], rows_per_s: float, waits_for: Mapping[int, int] = MappingProxyType({}),
+    would_wait: Callable[[Stream], bool] = lambda _: False,
+) -> Place:  # fmt: skip
     """The best start for `request` among the running `streams`.
 
     A job joins the stream on which it waits least, if that is at most `join_wait_s`. Unless it is free to begin
     anywhere, that stream must still hold its position or reach it soon. If the wait exceeds `START_EARLY_S`, the job
-    starts at once on an early stream.
+    starts at once: behind the stream, where an epoch could begin a moment ago, if the stream waits for it; else on an
+    early stream.
 
     `rows_per_s` is the rate of the pool, which turns rows into a wait. `waits_for` maps each early stream to the stream
-    that it waits for.
+    that it waits for. `would_wait` says whether a stream waits for one that begins slightly behind it.
     """
     rate = max(1.0, rows_per_s)
     best: tuple[int, Place] | None = None
@@ -71,7 +74,9 @@ def place(
         is_far = wait_rows > START_EARLY_S * rate and first > stream.head
         round_rows = request.rows_needed // ROUNDS_NEEDED
         if stream.cap is None and is_far and request.early and allowance(request.n, round_rows) > 0:
-            found = Place(None, None, found.epoch_start, found.position, found.rows, stream.id)
+            behind = _behind(request, stream, rate) if would_wait(stream) else None
+            found = behind or Place(None, None, found.epoch_start, found.position, found.rows, stream.id)
+            wait_rows = wait_rows if behind is None else 0
         # An existing lane is free; a new one costs memory and its augmentations.
         cost = wait_rows + (0 if found.lane is not None else 1)
         if best is None or cost < best[0]:
@@ -97,6 +102,21 @@ def _on(request: Request, stream: Stream) -> Place | None:
         return None
     lane_id = lane.id if lane is not None else None
     return Place(stream.id, lane_id, epoch_start, position, rows if rows > request.rows_needed else 0)
+
+
+def _behind(request: Request, stream: Stream, rate: float) -> Place | None:
+    """A place in a new stream, where an epoch could have begun that `stream` has just passed; None if there is none.
+
+    A moment later the two meet, because `stream` waits. Otherwise jobs that start together, such as those of a sweep,
+    could miss each other by a batch, and would meet only where the next epoch can begin.
+    """
+    start = stream.next_start(max(0, stream.low - stream.ring_rows))
+    # The new stream must come near without its job, which may compile a model first.
+    is_near = start < stream.head <= start + min(BEHIND_S * rate, 3 * stream.ring_rows // 2)
+    if not is_near or not request.is_free or request.skip:
+        return None
+    rows = ROUNDS_NEEDED * stream.largest_round
+    return Place(None, None, start, start, rows if rows > request.rows_needed else 0, ahead=stream.id)
 
 
 def _rests(stream: Stream, into: Stream | None, first: int, most_rows: float) -> bool:

@@ -43,6 +43,15 @@ class Meetings:
         stream.cap = stream.head + allowance(stream.n, round_rows)
         self._early[stream.id] = Early(stream.id, into, stream.head + ROUNDS_NEEDED * round_rows, patience_s)
 
+    def would_wait(self, stream: Stream, uid: int) -> bool:
+        """Whether a stream would wait for a new one of this user that begins slightly behind it."""
+        jobs = self._table.jobs
+        return (
+            stream.cap is None
+            and stream.id not in self.waits_for.values()  # its jobs have made others wait already
+            and all(stream.owner(c) == uid and jobs[c.job].attach.join_wait_s > 0 for c in stream.cursors.values())
+        )
+
     def wait_for_newcomer(self, behind: Stream) -> None:
         """Streams of one user that are at most a window ahead of a new one wait for it.
 

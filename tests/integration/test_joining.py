@@ -133,7 +133,7 @@ def is_full(stream: dict[str, Any]) -> bool:
 def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     with client(server, "late", 128) as late:
         with client(server, "first", 128) as first:
-            begin(server, first)
+            begin(server, first, 8)
             reading = Reader(late, 2048)
             wait_until(lambda: "reads a separate stream" in caplog.text, why=server.log)
         assert reading.end()[:2048] == inline(OPS, BLOCK, 2048)

@@ -288,6 +288,57 @@ def test_jobs_that_come_back_share_again_in_any_order(between: int, pipeline: in
         assert rows(client)[: N - 200] == list(range(first, first + N - 200))
 
 
+class StartTogether(ComeBack):
+    """Two jobs that start together: when the second one attaches, the first has given back two batches."""
+
+    def __init__(self, *, pipeline: int = 0, owner: int = 0, waits_s: tuple[float, float] = (30.0, 30.0)) -> None:
+        World.__init__(self, CHUNK, N, BLOCK)
+        self.worker_up()
+        self.ahead = self.start(0, 0, waits_s[0])
+        for _ in range(2):
+            self.work()
+            assert self.pick_up(self.ahead)
+            self.give_back(self.ahead, 0)
+        self.behind = self.start(pipeline, owner, waits_s[1])
+
+    def start(self, pipeline: int, owner: int, wait_s: float) -> Client:
+        joined = self.join(Ask("key", pipeline, owner, join_wait_s=wait_s), Shape(8, False, 0, 1), 48, 0, 50.0)
+        assert joined is not None
+        return next(c for c in self.clients.values() if c.job == joined[1])
+
+
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_jobs_that_start_together_share_from_the_start(pipeline: int) -> None:
+    world = StartTogether(pipeline=pipeline)
+    assert world.coordinator.waits_for == {world.ahead.stream: world.behind.stream}
+    world.go_on(world.ahead, world.behind)
+    assert len(world.joined) == len(world.streams) == 1
+    assert not world.alone
+    for client in (world.ahead, world.behind):
+        assert rows(client)[:N] == list(range(N))
+
+
+@pytest.mark.parametrize("more", [{"owner": 1}, {"waits_s": (0.0, 30.0)}])
+def test_a_job_that_no_stream_waits_for_starts_early(more: dict[str, Any]) -> None:
+    world = StartTogether(**more)
+    assert world.coordinator.waits_for == {world.behind.stream: world.ahead.stream}
+    world.go_on(world.ahead, world.behind)
+    assert len(world.joined) == len(world.streams) == 1
+    assert rows(world.behind)[:N] == list(range(BLOCK, BLOCK + N))
+
+
+def test_a_third_job_makes_nobody_wait_again() -> None:
+    world = StartTogether()
+    for _ in range(2):
+        world.work()
+        assert world.pick_up(world.behind)
+        world.give_back(world.behind, 0)
+    third = world.start(0, 0, 30.0)
+    world.go_on(world.ahead, world.behind, third)
+    assert len(world.streams) == 1
+    assert not world.alone
+
+
 @pytest.mark.parametrize("more", [{"between": 65}, {"between": 20, "owner": 1}, {"between": 20, "wait_s": 0.0}])
 def test_nobody_waits_for_one_far_behind_or_of_another_user(more: dict[str, Any]) -> None:
     world = ComeBack(**more)

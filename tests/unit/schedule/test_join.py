@@ -109,6 +109,25 @@ def test_an_early_start_is_made_in_every_order_and_position() -> None:
     assert place(at(5000), [running], 1000.0) == Place(None, None, 0, 5000, into=1)
 
 
+@pytest.mark.parametrize("low", [B1 + 64, B1 + 256])
+def test_a_job_begins_where_one_that_waits_for_it_has_just_begun(low: int) -> None:
+    running = stream(low=low, head=low + 512)
+    found = Place(None, None, B1, B1, ahead=1)
+    assert place(request(), [running], 1000.0, would_wait=lambda each: each is running) == found
+    early = Place(None, None, B2, B2, into=1)
+    assert place(request(), [running], 1000.0) == early  # as where the other stream would not wait
+    slow = (running.head - B1) / 2 - 1
+    assert place(request(join_wait_s=300.0), [running], slow, would_wait=lambda _: True) == early
+    assert place(at(B1), [running], 1000.0, would_wait=lambda _: True) == Place(None, None, 0, B1)
+    assert place(request(join_wait_s=0.0), [running], 1000.0, would_wait=lambda _: True) == Place(None, None, 0, 0)
+
+
+def test_a_stream_that_is_more_than_half_a_window_past_is_too_far() -> None:
+    """The new one must come near without its job, which may compile a model first."""
+    assert place(request(), [stream(low=257, head=768)], 1000.0, would_wait=lambda _: True).ahead == 1
+    assert place(request(), [stream(low=258, head=769)], 1000.0, would_wait=lambda _: True).into == 1
+
+
 def test_an_epoch_of_two_rounds_is_too_short_for_an_early_start() -> None:
     short = request(rows_needed=N, join_wait_s=100.0)
     assert place(short, [stream(rows=N, low=300, head=500)], 1000.0) == Place(1, 10, B1, B1)
