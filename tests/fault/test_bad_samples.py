@@ -181,10 +181,16 @@ def indices(server: Server) -> set[Path]:
     return {*(server.home / "cache").glob("*.idx")}
 
 
+def is_at_rest(server: Server) -> bool:
+    status = server.status()
+    return not status["streams"] and all(worker["state"] == "idle" for worker in status["workers"])
+
+
 def test_an_index_whose_damage_opening_meets_is_made_again(server: Server) -> None:
     source, others = SyntheticImages(100, size=(64, 64)), indices(server)
     with PrepClient(source, OPS, batch_size=8, runtime_dir=server.runtime_dir) as client:
         next(iter(client))
+    wait_until(lambda: is_at_rest(server))  # no worker reads the index any more
     (index,) = indices(server) - others
     whole = index.read_bytes()
     at = whole.rindex(Container(index).section("ends"))  # which opening reads

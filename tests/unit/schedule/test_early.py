@@ -378,7 +378,7 @@ class RanksComeBack(ComeBack):
         self.go_on(*(client for client in self.clients.values() if client not in self.ranks))
 
 
-def test_a_stream_waits_for_absent_ranks_of_the_one_that_waited_for_it() -> None:
+def test_a_stream_waits_for_absent_ranks_of_the_one_ahead() -> None:
     world = RanksComeBack()
     assert not world.alone
     assert len(world.streams) == 2
@@ -407,7 +407,7 @@ def test_another_users_job_does_not_wait_for_absent_ranks() -> None:
     assert world.alone == ["its jobs were not ready to join when the other stream came by"]
 
 
-def test_a_stream_does_not_wait_for_one_whose_ring_its_batches_do_not_fit() -> None:
+def test_nobody_waits_for_a_ring_that_batches_do_not_fit() -> None:
     world = ComeBack(20)
     large = world.join(Ask("key", 1, position=170, join_wait_s=30.0), Shape(80, False, 0, 1), 0, 0)
     assert large is not None

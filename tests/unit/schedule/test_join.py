@@ -110,7 +110,7 @@ def test_an_early_start_is_made_in_every_order_and_position() -> None:
 
 
 @pytest.mark.parametrize("low", [B1 + 64, B1 + 256])
-def test_a_job_begins_where_one_that_waits_for_it_has_just_begun(low: int) -> None:
+def test_a_job_begins_where_another_has_just_begun(low: int) -> None:
     running = stream(low=low, head=low + 512)
     found = Place(None, None, B1, B1, ahead=1)
     assert place(request(), [running], 1000.0, would_wait=lambda each: each is running) == found
@@ -122,7 +122,7 @@ def test_a_job_begins_where_one_that_waits_for_it_has_just_begun(low: int) -> No
     assert place(request(join_wait_s=0.0), [running], 1000.0, would_wait=lambda _: True) == Place(None, None, 0, 0)
 
 
-def test_a_stream_that_is_more_than_half_a_window_past_is_too_far() -> None:
+def test_no_job_begins_far_behind_a_stream() -> None:
     """The new one must come near without its job, which may compile a model first."""
     assert place(request(), [stream(low=257, head=768)], 1000.0, would_wait=lambda _: True).ahead == 1
     assert place(request(), [stream(low=258, head=769)], 1000.0, would_wait=lambda _: True).into == 1
