@@ -5,7 +5,8 @@ Its stdin brings the configuration, a line of JSON; see `bench.harness.contender
 - ``job``: takes batches as fast as it gets them. It says ``ready`` when everything is imported, waits for ``go``, says
   ``first`` with the first batch in hand, and when stdin says ``stop`` it prints a line of JSON: when it asked for each
   batch and when the batch came (CLOCK_MONOTONIC, the same clock for all processes), and which began an epoch. The
-  loader lives until stdin ends, because some contenders hang a job when another one leaves.
+  loader lives until stdin ends, because some contenders hang a job when another one leaves. With ``model`` in the
+  configuration it trains that model on ``device`` with each batch, and says which part of the time it waited for rows.
 - ``service``: serves jobs. It says ``ready`` when it listens, and ends with its stdin.
 - ``writer``: writes the data in the contender's form, and says how many bytes all samples take, or ``null``.
 
@@ -21,7 +22,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from bench.harness import contender
@@ -45,11 +46,16 @@ def job(module: Any, config: dict[str, Any], out: TextIO) -> None:
         prepare(config)
     if torch := sys.modules.get("torch"):  # not every contender uses it
         torch.set_num_threads(1)
+    use: Callable[[Any], Any] = touch
+    if "model" in config:
+        from bench.harness.training import Training  # torch, which not every contender has
+
+        use = Training(config["model"], config["device"], config["batch"])
     print("ready", file=out, flush=True)
     if sys.stdin.readline().strip() != "go":
         return
     loader = module.open_loader(config)
-    print(json.dumps(consume(loader, config, out)), file=out, flush=True)
+    print(json.dumps(consume(loader, config, out, use)), file=out, flush=True)
     sys.stdin.read()
     if hasattr(loader, "close"):
         loader.close()
@@ -67,12 +73,13 @@ def writer(module: Any, config: dict[str, Any], out: TextIO) -> None:
     print(json.dumps(module.build(config)), file=out, flush=True)
 
 
-def consume(loader: Iterable[Any], config: dict[str, Any], out: TextIO) -> dict[str, Any]:
-    """Takes batches until stdin says something; returns when they were asked for and came."""
+def consume(loader: Any, config: dict[str, Any], out: TextIO, use: Callable[[Any], Any]) -> dict[str, Any]:
+    """Takes batches and uses them until stdin says something; returns when they were asked for and came."""
     asked: list[int] = []
     came: list[int] = []
     images: list[int] = []
     begins: list[int] = []  # places in the lists where an epoch began
+    spent: list[float] | None = None
     epoch: Iterator[Any] = iter(loader)
     # Asked between batches: a thread that waits on stdin would hold its lock when DataLoader forks.
     while not select.select([sys.stdin], [], [], 0)[0]:
@@ -85,13 +92,26 @@ def consume(loader: Iterable[Any], config: dict[str, Any], out: TextIO) -> dict[
             batch = next(epoch)[0]
         came.append(time.monotonic_ns())
         images.append(len(batch))
-        touch(batch)
+        use(batch)
         if len(came) == 1:
             check(batch, config["batch"], config.get("size", contender.SIZE))
+            spent = spent_s(loader) if "model" in config else None
             print("first", file=out, flush=True)
         if len(came) == config.get("holds_after"):
             time.sleep(3600)  # with rows in its hands, until it is killed
-    return {"asked_ns": asked, "came_ns": came, "images": images, "epoch_begins": begins}
+    found: dict[str, Any] = {"asked_ns": asked, "came_ns": came, "images": images, "epoch_begins": begins}
+    if spent is not None:
+        waited_s, *others_s = (now - then for now, then in zip(spent_s(loader) or (), spent, strict=True))
+        found["waited_fraction"] = waited_s / (waited_s + sum(others_s))
+    return found
+
+
+def spent_s(loader: Any) -> list[float] | None:
+    """The seconds that a PrepClient's loop has waited for rows, and those of everything else; None of other loaders."""
+    if not hasattr(loader, "stats"):
+        return None
+    stats = loader.stats()
+    return [stats[name] for name in ("wait_s", "copy_s", "own_s", "rest_s")]
 
 
 def touch(batch: Any) -> int:

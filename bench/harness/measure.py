@@ -39,7 +39,8 @@ def run_cell(
         epoch began. ``next_p50_ms`` and ``next_p99_ms`` of all waits in the window.
         ``pss_mib`` and ``pss_shmem_mib`` of the whole tree at the window's end.
         With a daemon also ``server_own_mib``, the memory of its own part of the tree without shared memory, and
-        ``sharing_factor``, the rows it delivered per row it made.
+        ``sharing_factor``, the rows it delivered per row it made. With PrepClients also ``waited_percent``, the part of
+        the time since its first batch in which the job that waited most waited for rows.
     """
     with started(configs, limit_s) as jobs:
         jobs.go()
@@ -70,6 +71,8 @@ def run_cell(
         "pss_mib": memory["Pss"],
         "pss_shmem_mib": memory["Pss_Shmem"],
     }
+    if waited := [record["waited_fraction"] for record in records if "waited_fraction" in record]:
+        found["waited_percent"] = 100 * max(waited)
     if server:
         filled, told = after[0] - before[0], after[1] - before[1]
         found["sharing_factor"] = told / filled if filled else 0.0

@@ -1,4 +1,4 @@
-"""ResNet-50 as torchvision has it, for machines that have torch and no torchvision; the weights are random."""
+"""ResNet-18 and -50 as torchvision has them, for machines that have torch and no torchvision; weights are random."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Three convolutions, and the way around them."""
+    """Two or three convolutions, and the way around them."""
 
-    def __init__(self, channels: int, width: int, stride: int) -> None:
+    def __init__(self, channels: int, width: int, stride: int, *, deep: bool) -> None:
         super().__init__()
-        out = 4 * width
-        self.inner = nn.Sequential(
-            *_convolved(channels, width, 1), nn.ReLU(inplace=True),
-            *_convolved(width, width, 3, stride), nn.ReLU(inplace=True), *_convolved(width, out, 1),
-        )  # fmt: skip
+        out = 4 * width if deep else width
+        if deep:
+            layers = [
+                *_convolved(channels, width, 1), nn.ReLU(inplace=True),
+                *_convolved(width, width, 3, stride), nn.ReLU(inplace=True), *_convolved(width, out, 1),
+            ]  # fmt: skip
+        else:
+            layers = [*_convolved(channels, width, 3, stride), nn.ReLU(inplace=True), *_convolved(width, out, 3)]
+        self.inner = nn.Sequential(*layers)
         is_same = channels == out and stride == 1
         self.around = nn.Identity() if is_same else nn.Sequential(*_convolved(channels, out, 1, stride))
 
@@ -25,14 +29,23 @@ class Block(nn.Module):
         return torch.relu(self.inner(images) + self.around(images))
 
 
+def resnet18(classes: int = 1000) -> nn.Module:
+    """As `resnet50`."""
+    return _resnet(classes, (2, 2, 2, 2), deep=False)
+
+
 def resnet50(classes: int = 1000) -> nn.Module:
     """The model: images (n, 3, H, W) to logits (n, classes)."""
+    return _resnet(classes, (3, 4, 6, 3), deep=True)
+
+
+def _resnet(classes: int, blocks: tuple[int, ...], *, deep: bool) -> nn.Module:
     layers: list[nn.Module] = [*_convolved(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     channels = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for number in range(blocks):
-            layers.append(Block(channels, width, 1 if number else stride))
-            channels = 4 * width
+    for width, count in zip((64, 128, 256, 512), blocks, strict=True):
+        for number in range(count):
+            layers.append(Block(channels, width, 2 if number == 0 and width > 64 else 1, deep=deep))
+            channels = 4 * width if deep else width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 

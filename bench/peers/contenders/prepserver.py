@@ -2,7 +2,7 @@
 
 It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``augments`` (with
 RandAugment and RandomErasing), ``boxes`` (a file in COCO's format, whose photos are read instead), ``lag``,
-``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be given too.
+``join_wait_s``, ``lends`` (lend batches, rather than copy them) and ``device`` may be given too.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     return PrepClient(
         source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
         runtime_dir=config["runtime_dir"], **sharing, zero_copy=config.get("lends", False),
+        device=config.get("device"),
     )  # fmt: skip
 
 

@@ -24,4 +24,5 @@ def loader(dataset: Listed, config: dict[str, Any]) -> DataLoader[tuple[torch.Te
     return DataLoader(
         dataset, batch_size=config["batch"], shuffle=True, num_workers=config["workers"], persistent_workers=True,
         generator=torch.Generator().manual_seed(config["seed"]),
+        pin_memory=config.get("device", "cpu") != "cpu",
     )  # fmt: skip

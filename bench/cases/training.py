@@ -1,0 +1,154 @@
+"""How fast do models train on a GPU that prepserver feeds, compared with DataLoaders, and with rows that are there?
+
+Jobs train ResNet-18 or ResNet-50 (bf16, channels_last, batches of 256) on one GPU, one process each. All do the same
+work: decode, RandomResizedCrop to 224, flip, a uint8 batch on the GPU, normalization there, a training step. At most
+two steps are ahead of the GPU. Three things feed them:
+
+- on the GPU: the same batch again and again, which is on the GPU already. No loader can be faster.
+- prepserver: one daemon with a worker for each core; each job is a `PrepClient` with ``device="cuda"``.
+- DataLoader: Pillow, with ``pin_memory`` and persistent workers; the jobs share the cores: each has its part of them as
+  workers.
+
+Everything runs on all cores of the machine, then on a half or a quarter of them, so that a model of today's size meets
+the few cores that a GPU has on other machines. A cell begins when all jobs have warmed up and have their first batch.
+The cells run in the order of what they tell; those for which ``--budget-s`` leaves no time are named.
+
+Without a CUDA device the case says so and exits with 0; ``--device cpu`` shows that it works, in hours rather than
+minutes unless it is a smoke run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bench.harness.case import Case, Figures, Run, say
+from bench.harness.measure import run_cell
+from bench.harness.rounds import Rounds, Target, target_sheet, values
+from bench.harness.server import running_server
+from bench.harness.tables import Sheet, spread
+
+_FEEDS = {"resident": "on the GPU", "prepserver": "prepserver", "torch_pillow": "DataLoader"}
+_CELLS = [
+    ("resnet50", 1, 1), ("resnet18", 4, 1), ("resnet18", 4, 2), ("resnet18", 1, 1), ("resnet50", 4, 1),
+    ("resnet18", 4, 4), ("resnet18", 1, 2), ("resnet18", 2, 1), ("resnet50", 4, 2), ("resnet50", 1, 2),
+    ("resnet18", 2, 2),
+]  # fmt: skip
+"""(model, jobs, part of the cores)."""
+_SMOKE = [("resnet18", 1, 1)]
+_PARTS = {1: "all", 2: "half", 4: "a quarter"}
+_LIMIT_S = 90.0
+
+
+def measure(run: Run) -> Figures:
+    device = run.options.device
+    if device == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure here")
+        raise SystemExit(0)
+    batch, warm_s, window_s, samples = (4, 0.5, 1.0, 800) if run.smoke else (256, 1.5, 4.0, 256_000)
+    listed, cores = run.listed(samples), sorted(os.sched_getaffinity(0))
+    cells: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    began_s, longest_s = time.monotonic(), 0.0
+    for model, jobs, part in _SMOKE if run.smoke else _CELLS:
+        for feed in _FEEDS:
+            if feed == "resident" and part > 1:
+                continue  # it decodes nothing
+            text = f"{model}, {jobs} job(s), {_PARTS[part]} of {len(cores)} cores, {_FEEDS[feed]}"
+            if time.monotonic() - began_s + longest_s > run.options.budget_s:
+                left_out.append(text)
+                continue
+            cell_s = time.monotonic()
+            some = cores[: max(1, len(cores) // part)]
+            job = run.job(feed, listed, model=model, device=device, batch=batch)
+            job["workers"] = max(1, len(some) // jobs)
+            found = _cell(run, [job] * jobs, some, (warm_s, window_s), is_own=feed == "prepserver")
+            cells.append({"model": model, "jobs": jobs, "part": part, "feed": feed, **found})
+            say(f"{text}: {json.dumps({k: v for k, v in found.items() if k in _TOLD})}")
+            longest_s = max(longest_s, time.monotonic() - cell_s)
+    return {"cores": len(cores), "rounds": [cells], "left_out": left_out}
+
+
+_TOLD = ("images_per_s", "waited_percent", "next_p50_ms", "failed")
+
+
+def _cell(
+    run: Run, jobs: list[dict[str, Any]], cores: list[int], spans_s: tuple[float, float], *, is_own: bool
+) -> Figures:
+    try:
+        with _only_on(cores), contextlib.ExitStack() as stack:
+            server = stack.enter_context(running_server(run.scratch, len(cores))) if is_own else None
+            return run_cell(jobs, *spans_s, server, limit_s=_LIMIT_S)
+    except SystemExit as error:  # a job that failed, for lack of GPU memory for example; the next cell runs
+        return {"failed": str(error)}
+
+
+@contextlib.contextmanager
+def _only_on(cores: list[int]) -> Iterator[None]:
+    """Keeps this process, and those that it starts meanwhile, on some cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def targets(rounds: Rounds) -> list[Target]:
+    """Of all cells: the ratios to the DataLoaders and to what the GPU can do."""
+    found = []
+    for model, jobs, part in _CELLS:
+        which = {"model": model, "jobs": jobs, "part": part}
+        own, other = which | {"feed": "prepserver"}, which | {"feed": "torch_pillow"}
+        most = which | {"feed": "resident", "part": 1}
+        what = f"{model}, {jobs} job(s), {_PARTS[part]} of the cores"
+        could = Target("", "images_per_s", most, other).found(rounds)
+        # Where the DataLoaders keep a GPU busier than a third, nothing can be three times as fast.
+        bound = 3.0 if jobs == 4 and could and could[0] >= 3.0 else None
+        found += [
+            Target(f"{what}: images/s, prepserver / DataLoaders", "images_per_s", own, other, bound),
+            Target(f"{what}: images/s, prepserver / rows on the GPU", "images_per_s", own, most),
+        ]
+        if (model, jobs, part) == ("resnet50", 1, 1):
+            found.append(Target(f"{what}: time that it waits for rows, %", "waited_percent", own, None, 1.0, "<="))
+    return found
+
+
+def sheets(result: Figures) -> list[Sheet]:
+    rounds = result["rounds"]
+    sheet = Sheet(
+        "Training",
+        ("model", "jobs", "cores", "rows", "images/s in sum", "waits for rows, %", "next(), ms", "CPU s per 1000"),
+    )
+    for cell in rounds[0]:
+        figures = [
+            spread(values(rounds, name, {k: cell[k] for k in ("model", "jobs", "part", "feed")}), form)
+            for name, form in (("images_per_s", ".0f"), ("waited_percent", ".2f"), ("next_p50_ms", ".2f"),
+                               ("cpu_s_per_1000", ".2f"))
+        ]  # fmt: skip
+        sheet.rows.append((cell["model"], str(cell["jobs"]), _PARTS[cell["part"]], _FEEDS[cell["feed"]], *figures))
+    return [sheet, target_sheet("Ratios", rounds, targets(rounds))]
+
+
+def remarks(result: Figures) -> list[str]:
+    failed = [
+        f"{cell['model']}, {cell['jobs']} job(s), {_FEEDS[cell['feed']]} failed: {cell['failed']}"
+        for cell in result["rounds"][0] if "failed" in cell
+    ]  # fmt: skip
+    return [*failed, *(f"Left out for lack of time: {text}" for text in result["left_out"])]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cuda", help="where the models train (default cuda)")
+    parser.add_argument("--budget-s", type=float, default=330.0, metavar="SECONDS",
+                        help="about how long all cells may take together (default %(default)g)")  # fmt: skip
+
+
+CASE = Case("Training on a GPU", measure, sheets, remarks, options=options)
