@@ -14,8 +14,9 @@ No machine without a GPU can answer these questions; they are asked in this orde
 9. ops on batches: RandAugment, and MixUp or CutMix as one kernel and op by op, with the normalization, as a share of a
    training step of ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
 
-A check that fails says why, and the others go on. Without a CUDA device the case says so and exits with 0. On a machine
-that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it. The module is long because every check is here.
+Each check runs in a process of its own: one that fails, crashes or hangs says so, and the others go on. Without a CUDA
+device the case says so and exits with 0. On a machine that has only torch with CUDA, ``python tests/gpu/machine.py``
+runs it. The module is long because every check is here.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
+import json
+import logging
 import mmap
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -57,6 +61,7 @@ READ_ONLY = 8  # CU_MEMHOSTREGISTER_READ_ONLY
 READ_ONLY_SUPPORTED = 113  # CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
 MIB, GIB = 1 << 20, 1 << 30
 BATCH, SHAPE = 256, (224, 224, 3)
+CHECK_S = 120.0  # for one check; the slowest, which compiles, takes about half of it
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 cuda: Any = torch.cuda  # typed in part only
@@ -95,7 +100,8 @@ def gb_per_s(source: torch.Tensor, *, times: int = 10) -> float:
     """Median rate of asynchronous copies of `source` to the GPU, by events around each."""
     target = torch.empty_like(source, device="cuda")
     marks = [cuda.Event(enable_timing=True) for _ in range(times + 1)]
-    target.copy_(source, non_blocking=True)
+    for _ in range(3):  # an idle link may run at a lower speed at first
+        target.copy_(source, non_blocking=True)
     marks[0].record()
     for mark in marks[1:]:
         target.copy_(source, non_blocking=True)
@@ -187,15 +193,17 @@ def overlap(segment: Segment) -> Facts:
         kernel()
         copy()
 
-    facts: Facts = {}
-    for name, work in (("warm_up", both), ("kernel_ms", kernel), ("copy_ms", copy), ("both_ms", both)):
+    def took_ms(work: Callable[[], None]) -> float:
         cuda.synchronize()
         start = time.monotonic()
         work()
         cuda.synchronize()
-        facts[name] = round((time.monotonic() - start) * 1e3, 3)
-    del facts["warm_up"]
-    return facts
+        return (time.monotonic() - start) * 1e3
+
+    for _ in range(30):  # the kernel counts cycles, and an idle GPU has a lower clock
+        took_ms(both)
+    works = (("kernel_ms", kernel), ("copy_ms", copy), ("both_ms", both))
+    return {name: round(statistics.median(took_ms(work) for _ in range(5)), 3) for name, work in works}
 
 
 def check_read_only() -> Facts:
@@ -423,26 +431,52 @@ CHECKS: list[tuple[str, Callable[[], Facts]]] = [
 ]
 
 
+def device() -> Facts:
+    properties = cuda.get_device_properties(cuda.current_device())
+    return {
+        "gpu": properties.name, "gpus": cuda.device_count(), "gpu_memory_mib": properties.total_memory // MIB,
+        "torch": torch.__version__, "cuda": torch.version.cuda,
+    }  # fmt: skip
+
+
 def measure(run: Run) -> Figures:
     if not cuda.is_available():
         print("no CUDA device: nothing to measure here")
         raise SystemExit(0)
-    cuda.init()
-    properties = cuda.get_device_properties(cuda.current_device())
-    device = {
-        "gpu": properties.name, "gpus": cuda.device_count(), "gpu_memory_mib": properties.total_memory // MIB,
-        "torch": torch.__version__, "cuda": torch.version.cuda,
-    }  # fmt: skip
-    found = {"device": device}
-    for number, (name, check) in enumerate(CHECKS, 1):
+    found = {"device": device()}
+    for number, (name, _) in enumerate(CHECKS, 1):
         if run.options.only and number not in run.options.only:
             continue
-        say(f"{number}. {name}")
-        try:
-            found[name] = check()
-        except (RuntimeError, OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
-            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+        found[name] = answer([sys.executable, "-m", "bench.cases.gpu", "check", str(number)], run.options.check_s)
+        say(f"{number}. {name}: {json.dumps(found[name])}")  # a run that is cut short has told this much
     return {"found": found}
+
+
+def answer(command: Sequence[str], patience_s: float) -> Facts:
+    """The last line that a process writes, which is JSON; or why there is none. The process and its children end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            said, _ = process.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return {"failed": f"no answer within {patience_s:g} s"}
+    if process.returncode:
+        return {"failed": f"the process ended with {process.returncode}; its stderr says more"}
+    facts: Facts = json.loads(said.splitlines()[-1])
+    return facts
+
+
+def run_check(number: int) -> Facts:
+    """One check, in this process, with what the client logs meanwhile, such as that nothing could be fused."""
+    logged: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("prepclient").addHandler(handler)
+    try:
+        facts = CHECKS[number - 1][1]()
+    except Exception as error:  # noqa: BLE001 - whatever it is: the report has it, and the next check runs
+        facts = {"failed": f"{type(error).__name__}: {error}"}
+    return facts | ({"logged": logged} if logged else {})
 
 
 def sheets(result: Figures) -> list[Sheet]:
@@ -455,9 +489,13 @@ def sheets(result: Figures) -> list[Sheet]:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")], metavar="NUMBER,...",
                         help="the numbers of the checks, such as 1,8")  # fmt: skip
+    parser.add_argument("--check-s", type=float, default=CHECK_S, metavar="SECONDS",
+                        help="how long a check may take (default %(default)g)")  # fmt: skip
 
 
 CASE = Case("", measure, sheets, options=options)
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "check":
+    print(json.dumps(run_check(int(sys.argv[2]))), flush=True)
+elif __name__ == "__main__":
     run_child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.ask import ask_status
-from prepserver.cli.table import console, duration, figure, percent, print_json, table
+from prepserver.cli.table import console, duration, figure, gpu_memory, percent, print_json, table
 from prepserver.config import format_bytes
 from prepserver.telemetry.logs import counted
 
@@ -92,7 +92,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             "GPUs", ("n", "name", "busy", "memory"),
             [
                 (g["index"], g["name"], "-" if g["utilisation_percent"] is None else f"{g['utilisation_percent']} %",
-                 f"{format_bytes(g['memory_used_bytes'])} of {format_bytes(g['memory_total_bytes'])}")
+                 gpu_memory(g))
                 for g in found["gpus"]
             ],
             gives_way="name",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from prepserver.config import format_bytes
 from prepserver.telemetry.logs import printable
 
 _PIPE_WIDTH = 100_000
@@ -66,6 +67,12 @@ def figure(value: float | None, form: str = ".0f") -> str:
 def percent(fraction: float | None) -> str:
     """A fraction in percent; a dash if it is unknown."""
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def gpu_memory(gpu: Mapping[str, Any]) -> str:
+    """How much of a GPU's memory is in use; a dash if it has none of its own."""
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    return "-" if used is None else f"{format_bytes(used)} of {format_bytes(total)}"
 
 
 def duration(seconds: float) -> str:

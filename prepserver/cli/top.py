@@ -20,7 +20,7 @@ from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
 from prepserver.cli.keys import keys_at_once, pressed
 from prepserver.cli.status import style_of, verdicts
-from prepserver.cli.table import console, duration, figure, percent, print_json
+from prepserver.cli.table import console, duration, figure, gpu_memory, percent, print_json
 from prepserver.config import format_bytes
 
 _SORTS = ("wait", "images/s", "lag", "job")
@@ -240,8 +240,7 @@ def _gpus(found: dict[str, Any], width: int) -> RenderableType:
     names = {job["pid"]: job["name"] for job in found["jobs"]}
     for gpu in found["gpus"]:
         share = gpu["utilisation_percent"]
-        sizes = f"{format_bytes(gpu['memory_used_bytes'])} of {format_bytes(gpu['memory_total_bytes'])}"
-        more = [gpu["name"], sizes]
+        more = [gpu["name"], gpu_memory(gpu)]
         if gpu.get("power_w") is not None:
             more.append(f"{gpu['power_w']:.0f} W")
         if gpu.get("pcie_bytes_per_s") is not None:

@@ -49,7 +49,7 @@ class Gpus:
 
 def _read(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     return {
         "index": index,
         "power_w": or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
@@ -59,13 +59,13 @@ def _read(index: int) -> dict[str, Any]:
         "pids": or_none(lambda: [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]) or [],
         "name": pynvml.nvmlDeviceGetName(handle),
         "utilisation_percent": or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "memory_used_bytes": memory.used,
-        "memory_total_bytes": memory.total,
+        "memory_used_bytes": memory and memory.used,
+        "memory_total_bytes": memory and memory.total,
     }
 
 
 def or_none(ask: Callable[[], Any]) -> Any:
-    """The answer, or None if a device has none: a MIG slice does not report how busy it is."""
+    """The answer, or None if a device has none: a MIG slice does not report how busy it is, nor a GB10 its memory."""
     try:
         return ask()
     except pynvml.NVMLError:

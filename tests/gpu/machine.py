@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KIT = ROOT / "build" / "gpu"
+VERSION = f"3.{sys.version_info.minor}"
 PACKAGES = {  # by the module that shows whether it is there
     "numpy": "numpy", "msgpack": "msgpack", "zmq": "pyzmq", "simplejpeg": "simplejpeg", "PIL": "pillow",
     "pynvml": "nvidia-ml-py", "rich": "rich", "markdown_it": "markdown-it-py", "mdurl": "mdurl", "pygments": "pygments",
@@ -46,13 +47,21 @@ def unpack() -> list[str]:
     left = []
     for module in missing:
         name = PACKAGES[module].replace("-", "_")
-        wheels = [w for w in (KIT / "wheels").glob("*.whl") if w.name.lower().startswith(f"{name}-")]
-        for wheel in wheels[:1]:
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(KIT / "site")
+        wheels = [w for w in (KIT / "wheels").glob("*.whl") if w.name.lower().startswith(f"{name}-") and fits(w)]
         if not wheels:
             left.append(PACKAGES[module])
+            continue
+        with zipfile.ZipFile(max(wheels)) as archive:
+            archive.extractall(KIT / "site")
     return left
+
+
+def fits(wheel: Path) -> bool:
+    """Whether a wheel is for this Python."""
+    python, abi = wheel.stem.split("-")[-3:-1]
+    if abi == "abi3":
+        return int(python.removeprefix("cp3")) <= sys.version_info.minor
+    return "py3" in python.split(".") or python == f"cp3{sys.version_info.minor}"
 
 
 def run(arguments: list[str]) -> int:
@@ -61,7 +70,8 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write("no torch here: nothing to do\n")
         return 1
     if left := unpack():
-        sys.stdout.write(f"missing: {', '.join(left)}. Where there is a network: python tests/gpu/machine.py pack\n")
+        command = f"python tests/gpu/machine.py pack --python {VERSION}"
+        sys.stdout.write(f"missing for Python {VERSION}: {', '.join(left)}. Where there is a network: {command}\n")
         return 1
     paths = [ROOT, ROOT / "client", KIT / "site", *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}

@@ -163,8 +163,11 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
     torch.testing.assert_close(got.cpu(), want, rtol=ulp, atol=1e-6 if ulp else 0.0)
 
 
+@pytest.mark.filterwarnings("default")  # compilers may warn, here as for users
 @pytest.mark.parametrize("is_fused", [True, False])
-def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(device: torch.device, is_fused: bool) -> None:
+def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(
+    device: torch.device, is_fused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     ops = [RandAugment(), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
     finish = Finish(normalize=(MEAN, STD), dtype=torch.float16, ops=ops, compile=is_fused)
     drawing = drawing_of(3, [LOOK], finish)
@@ -174,13 +177,16 @@ def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(device: torch.device, is
         small = {"label": torch.arange(n), "index": torch.arange(n)}
         drawn = drawing(0, 100, small)
         want = Finisher(finish, LOOK, torch.device("cpu"))([rows], drawn)
+        caplog.clear()
         got = Finisher(finish, LOOK, device)([rows.to(device)], drawn.to(device))
+        assert "cannot fuse" not in caplog.text
         assert got.stride() == want.stride()
         torch.testing.assert_close(got.cpu(), want, rtol=2e-3, atol=2e-3)
         soft = drawing.softened({"label": small["label"].to(device)}, drawn.to(device))["label"]
         torch.testing.assert_close(soft.cpu(), drawing.softened(small, drawn)["label"])
 
 
+@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("is_fused", [None, False])
 def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch.device, is_fused: bool | None) -> None:
     n, finish = (

@@ -86,6 +86,12 @@ def test_what_an_older_daemon_does_not_say_is_a_dash() -> None:
     assert any(LONG in line and line.count(" - ") >= 4 for line in shown(found, 200))
 
 
+def test_a_gpu_that_does_not_tell_its_memory_has_a_dash() -> None:
+    gpu = {"index": 0, "name": "NVIDIA GB10", "utilisation_percent": 7, "memory_used_bytes": None}
+    found = state() | {"gpus": [gpu | {"memory_total_bytes": None}]}
+    assert any(line.split() == ["0", "NVIDIA", "GB10", "7", "%", "-"] for line in shown(found, 120))
+
+
 def test_streams_of_slow_pipelines_are_named() -> None:
     found = state()
     found["streams"].append({**found["streams"][0], "id": 8, "apart": True})

@@ -75,6 +75,12 @@ def test_all_that_is_known_is_shown_on_a_wide_terminal() -> None:
         assert cell in text
 
 
+def test_a_gpu_that_does_not_tell_its_memory_is_shown() -> None:
+    found = busy()
+    found["gpus"][1] |= {"name": "NVIDIA GB10", "memory_used_bytes": None, "memory_total_bytes": None}
+    assert "NVIDIA GB10  -" in shown(found, 160)
+
+
 def test_a_healthy_machine_is_told_so() -> None:
     assert "Only their own training steps limit the jobs" in shown(busy(is_slow=False), 80)
 
