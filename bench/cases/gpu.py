@@ -1,441 +1,74 @@
-"""How does a machine with a GPU treat page-locked shared memory?
+"""Does the path to a GPU work on this machine, how fast is it, and what do training jobs gain?
 
-No machine without a GPU can answer these questions; they are asked in this order, or as ``--only 1,8`` says:
+One command for a machine with a GPU; about eight minutes (``--budget-s``), in this order:
 
-1. a writable memfd, page-locked: does the driver accept it, at what rate does it copy, does the copy overlap a kernel,
-   may two processes lock the same pages;
-2. a read-only mapping with the driver's read-only flag;
-3. seconds per GiB to lock: ordinary pages touched and untouched, huge pages;
-4. does a low ``ulimit -l`` matter;
-5. a process is killed in mid-copy: how soon are its pages free, are they right when they are used again;
-6. is NVML there (run this inside the daemon's unit to know about the unit);
-7. a MIG slice: the rate of 1 again, with the slice's name;
-8. the device stage: images/s and host time per batch, plain and finished;
-9. ops on batches: RandAugment, and MixUp or CutMix as one kernel and op by op, with the normalization, as a share of a
-   training step of ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
+1. the device, its driver and memory;
+2. the tests of ``tests/gpu``: rings that wrap, kills, forks, 40 attachments, capture while memory is locked;
+3. the checks of `bench.harness.gpu_checks`, each in a process of its own: page-locked shared memory against torch's
+   pinned memory, two processes at once, copies beside a training step, read-only mappings, ``ulimit -l``, NVML, ops on
+   batches;
+4. the case `training` with the time that is left: ResNet-50 and ResNet-18 in one to four jobs, fed by prepserver, by
+   DataLoaders, and by rows that are on the GPU.
 
-Each check runs in a process of its own: one that fails, crashes or hangs says so, and the others go on. Without a CUDA
-device the case says so and exits with 0. On a machine that has only torch with CUDA, ``python tests/gpu/machine.py``
-runs it. The module is long because every check is here.
+It ends with a line for each target, and whether it is reached. What fails, crashes or hangs says so, and the rest goes
+on; figures are written as they come. Without a CUDA device the case says so and exits with 0. On a machine that has
+only torch with CUDA, ``python tests/gpu/machine.py`` runs it.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import itertools
 import json
-import logging
-import mmap
 import os
-import resource
 import signal
-import statistics
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
+from xml.etree import ElementTree
 
 import torch
 
+from bench.cases import training
 from bench.harness.case import Case, Figures, Run, say
-from bench.harness.resnet import resnet50
-from bench.harness.tables import Sheet
+from bench.harness.fingerprint import ROOT
+from bench.harness.rounds import target_sheet
+from bench.harness.tables import Sheet, reach
 
 try:
-    from prepclient import CutMix, MixUp, RandAugment, RandomChoice
-    from prepclient.device import DeviceStage
-    from prepclient.engine import cuda_device
-    from prepclient.finish import Finish, Finisher, drawing_of
-    from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
-    from prepclient.rowlook import RowLook
+    from bench.harness.gpu_checks import CHECKS, Facts
 except ImportError as error:
     sys.exit(f"{error}. On a machine that has only torch: python tests/gpu/machine.py")
 
-Facts: TypeAlias = dict[str, Any]
+_TESTS_S, _CHECK_S = 180.0, 120.0
+_LEAST_S = 45.0  # for `training`: fewer seconds measure nothing
 
-READ_ONLY = 8  # CU_MEMHOSTREGISTER_READ_ONLY
-READ_ONLY_SUPPORTED = 113  # CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
-MIB, GIB = 1 << 20, 1 << 30
-BATCH, SHAPE = 256, (224, 224, 3)
-CHECK_S = 120.0  # for one check; the slowest, which compiles, takes about half of it
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_BOUNDS = [
+    ("copies of 37 MiB: page-locked / torch's pinned memory", "memfd, locked", "locked_37_MiB_by_torch_pinned",
+     ">=", 0.97),
+    ("copies of 256 MiB: page-locked / torch's pinned memory", "memfd, locked", "locked_256_MiB_by_torch_pinned",
+     ">=", 0.97),
+    ("copies of two processes at once / of one", "memfd, locked", "two_by_one", ">=", 0.95),
+    ("part of the copies hidden behind a training step, %", "copies beside a training step", "hidden_percent",
+     ">=", 95.0),
+    ("a training step with a copy beside it / alone", "copies beside a training step", "step_with_a_copy_by_step",
+     "<=", 1.01),
+    ("a killed process's memory is right when used again", "killed in mid-copy", "right_when_used_again", ">=", 1.0),
+    ("MixUp and CutMix, fused, as a share of a training step, %", "ops on batches",
+     "mixed_fused_share_of_step_percent", "<", 3.0),
+]  # fmt: skip
+"""(text, check, fact, sign, bound)."""
 
 cuda: Any = torch.cuda  # typed in part only
-
-
-class Segment:
-    """A memfd and a writable shared mapping of it; `flags` are more flags of memfd_create."""
-
-    def __init__(self, nbytes: int, *, fd: int | None = None, touch: bool = True, flags: int = 0) -> None:
-        self.fd = os.memfd_create("prepserver-bench", os.MFD_CLOEXEC | flags) if fd is None else fd
-        if fd is None:
-            os.ftruncate(self.fd, nbytes)
-        self.nbytes = nbytes
-        self.bytes = torch.frombuffer(mmap.mmap(self.fd, nbytes, mmap.MAP_SHARED), dtype=torch.uint8)
-        self.address = self.bytes.data_ptr()
-        if touch and fd is None:
-            self.bytes.fill_(1)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-def driver() -> LibCuda:
-    return LibCuda(cuda.current_device())
-
-
-def locked(segment: Segment) -> HostPin:
-    pin = HostPin(segment.address, segment.nbytes, open_driver(cuda_device("cuda")), keep=segment)
-    pin.start()
-    if not pin.wait():
-        raise RuntimeError(str(pin.reason))
-    return pin
-
-
-def gb_per_s(source: torch.Tensor, *, times: int = 10) -> float:
-    """Median rate of asynchronous copies of `source` to the GPU, by events around each."""
-    target = torch.empty_like(source, device="cuda")
-    marks = [cuda.Event(enable_timing=True) for _ in range(times + 1)]
-    for _ in range(3):  # an idle link may run at a lower speed at first
-        target.copy_(source, non_blocking=True)
-    marks[0].record()
-    for mark in marks[1:]:
-        target.copy_(source, non_blocking=True)
-        mark.record()
-    cuda.synchronize()
-    ms: float = statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
-    return round(source.numel() * source.element_size() / ms / 1e6, 2)
-
-
-def child(task: str, segment: Segment) -> subprocess.Popen[str]:
-    """Another process with the same memory; it runs `run_child`."""
-    command = [sys.executable, "-m", "bench.cases.gpu", task, str(segment.fd), str(segment.nbytes)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-    return subprocess.Popen(
-        command, pass_fds=[segment.fd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-    )
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def tell(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    print("go", file=process.stdin, flush=True)
-
-
-def run_child(task: str, fd: int, nbytes: int) -> None:
-    """The other process: `rate` prints its rate, `memlock` does so under ulimit -l 64, `copy` copies for ever."""
-    if task == "memlock":
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
-    segment = Segment(nbytes, fd=fd)
-    pin = locked(segment)
-    if task != "copy":
-        target = torch.empty_like(segment.bytes, device="cuda")  # makes the context before anything is measured
-        target.copy_(segment.bytes)
-        print("locked", flush=True)
-        sys.stdin.readline()
-        print(gb_per_s(segment.bytes, times=50), flush=True)
-        sys.stdin.readline()
-        pin.close()
-        return
-    target = torch.empty_like(segment.bytes, device="cuda")
-    while True:
-        for _ in range(64):
-            target.copy_(segment.bytes, non_blocking=True)
-        print("copying", flush=True)
-
-
-def check_memfd() -> Facts:
-    facts: Facts = {}
-    for size in (4 * MIB, 64 * MIB, 256 * MIB):
-        segment = Segment(size)
-        name = f"{size // MIB}_MiB"
-        facts[f"pageable_{name}_gb_per_s"] = gb_per_s(segment.bytes)
-        pin = locked(segment)
-        facts[f"is_pinned_{name}"] = segment.bytes.is_pinned()
-        facts[f"locked_{name}_gb_per_s"] = gb_per_s(segment.bytes)
-        facts[f"torch_pinned_{name}_gb_per_s"] = gb_per_s(torch.ones(size, dtype=torch.uint8).pin_memory())
-        pin.close()
-    segment = Segment(256 * MIB)
-    pin = locked(segment)
-    facts |= overlap(segment)
-    with child("rate", segment) as other:
-        if line_of(other) != "locked":
-            raise RuntimeError("the other process could not lock the pages")
-        tell(other)
-        mine = gb_per_s(segment.bytes, times=50)
-        facts["two_processes_gb_per_s"] = [mine, float(line_of(other))]
-        tell(other)
-    facts["still_pinned_after_the_other"] = segment.bytes.is_pinned()
-    pin.close()
-    return facts
-
-
-def overlap(segment: Segment) -> Facts:
-    """A kernel alone, a copy alone, both on two streams: they overlap if both take about as long as the longer one."""
-    target, side = torch.empty_like(segment.bytes, device="cuda"), cuda.Stream()
-
-    def kernel() -> None:
-        cuda._sleep(20_000_000)
-
-    def copy() -> None:
-        with cuda.stream(side):
-            target.copy_(segment.bytes, non_blocking=True)
-
-    def both() -> None:
-        kernel()
-        copy()
-
-    def took_ms(work: Callable[[], None]) -> float:
-        cuda.synchronize()
-        start = time.monotonic()
-        work()
-        cuda.synchronize()
-        return (time.monotonic() - start) * 1e3
-
-    for _ in range(30):  # the kernel counts cycles, and an idle GPU has a lower clock
-        took_ms(both)
-    works = (("kernel_ms", kernel), ("copy_ms", copy), ("both_ms", both))
-    return {name: round(statistics.median(took_ms(work) for _ in range(5)), 3) for name, work in works}
-
-
-def check_read_only() -> Facts:
-    segment = Segment(16 * MIB)
-    view = mmap.mmap(segment.fd, segment.nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch warns of memory that it must not write
-        address = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
-    lib = driver()
-    facts: Facts = {"attribute_113": attribute(READ_ONLY_SUPPORTED)}
-    for name, flags in (("portable", PORTABLE), ("portable_read_only", PORTABLE | READ_ONLY)):
-        code = lib.register(address, segment.nbytes, flags)
-        facts[name] = "locked" if code == 0 else lib.describe(code)
-        if code == 0:
-            lib.unregister(address)
-    return facts
-
-
-def attribute(which: int) -> int:
-    library, value, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
-    code = library.cuDeviceGet(ctypes.byref(device), cuda.current_device())
-    code = code or library.cuDeviceGetAttribute(ctypes.byref(value), which, device)
-    if code != 0:
-        raise RuntimeError(f"cuDeviceGetAttribute({which}): code {code}")
-    return value.value
-
-
-def check_seconds_per_gb() -> Facts:
-    facts: Facts = {}
-    kinds = (("touched_4k", True, 0), ("untouched_4k", False, 0), ("huge_2m", True, os.MFD_HUGETLB))
-    for name, touch, flags in kinds:
-        try:
-            segment = Segment(GIB, touch=touch, flags=flags)
-        except (OSError, ValueError) as error:
-            facts[name] = f"no such memory here: {error} (huge pages: vm.nr_hugepages >= 512)"
-            continue
-        start = time.monotonic()
-        pin = locked(segment)
-        facts[f"{name}_s_per_gib"] = round(time.monotonic() - start, 4)
-        facts[f"{name}_gb_per_s"] = gb_per_s(segment.bytes)
-        start = time.monotonic()
-        pin.close()
-        facts[f"{name}_unlock_s_per_gib"] = round(time.monotonic() - start, 4)
-    return facts
-
-
-def check_memlock() -> Facts:
-    segment = Segment(64 * MIB)
-    with child("memlock", segment) as other:
-        said = ""
-        if line_of(other) == "locked":
-            tell(other)
-            said = line_of(other)
-            tell(other)
-    return {"as_root": os.geteuid() == 0, "under_ulimit_64k_gb_per_s": float(said) if said else "refused"}
-
-
-def check_killed() -> Facts:
-    segment = Segment(256 * MIB)
-    with child("copy", segment) as other:
-        if line_of(other) != "copying":
-            raise RuntimeError("the other process did not get to copy")
-        start = time.monotonic()
-        other.kill()
-        other.wait(60)
-        facts: Facts = {"kill_to_reaped_ms": round((time.monotonic() - start) * 1e3, 2)}
-    segment.bytes.fill_(77)
-    pin = locked(segment)
-    facts["right_when_used_again"] = bool((segment.bytes.to("cuda", non_blocking=True) == 77).all())
-    facts["kept_what_was_written"] = bool((segment.bytes == 77).all())
-    pin.close()
-    return facts
-
-
-def nvml() -> tuple[Any, Any]:
-    """The library, initialised, and the first device."""
-    import pynvml  # missing on some machines: then only this check fails
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
-    except pynvml.NVMLError as error:
-        raise RuntimeError(f"NVML: {error}") from error
-
-
-def check_nvml() -> Facts:
-    library, handle = nvml()
-    used = library.nvmlDeviceGetMemoryInfo(handle).used
-    facts = {"driver": str(library.nvmlSystemGetDriverVersion()), "memory_used_mib": used // MIB}
-    return facts | {
-        "inside_a_systemd_unit": "INVOCATION_ID" in os.environ,
-        "device_nodes": sorted(str(path) for path in Path("/dev").glob("nvidia*")),
-    }
-
-
-def check_mig() -> Facts:
-    name = cuda.get_device_name()
-    if "MIG" not in name:
-        return {"this_is_a_slice": False, "device": name}
-    segment = Segment(256 * MIB)
-    pin = locked(segment)
-    rate = gb_per_s(segment.bytes)
-    pin.close()
-    return {"this_is_a_slice": True, "device": name, "locked_256_MiB_gb_per_s": rate}
-
-
-def check_stage() -> Facts:
-    look = RowLook(SHAPE)
-    segment = Segment(8 * BATCH * look.nbytes)
-    images = segment.bytes.view(8 * BATCH, *SHAPE)
-    facts: Facts = {"batch": BATCH, "shape": list(SHAPE)}
-    finished = Finish(normalize=(MEAN, STD), dtype=torch.float16)
-    pin: HostPin | None = None
-    for memory in ("pageable", "locked"):
-        pin = locked(segment) if memory == "locked" else None
-        for name, finish, lend in (
-            ("lent", Finish(), True),
-            ("plain", Finish(), False),
-            ("normalized_half", finished, False),
-        ):
-            stage = DeviceStage(
-                "cuda",
-                [look],
-                BATCH,
-                finish=finish,
-                zero_copy=lend,
-                small={"label": torch.int64, "index": torch.int64},
-            )
-            facts |= {f"{memory}_{name}_{key}": value for key, value in drive(stage, images).items()}
-            stage.close()
-    if pin is not None:
-        pin.close()
-    return facts
-
-
-def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts:
-    """A consumer that only takes batches: the rate that the stage can sustain, and the host's time for a batch."""
-    labels = {"label": [torch.arange(BATCH)], "index": [torch.arange(BATCH)]}
-    host: list[float] = []
-    submitted = 0
-    for step in range(-10, batches):
-        if step == 0:
-            cuda.synchronize()
-            start = time.monotonic()
-        before = time.thread_time()
-        stage.delivery.poll()
-        stage.delivery.ask()
-        while stage.delivery.room:
-            begin = submitted % 8 * BATCH
-            stage.submit(submitted, [[images[begin : begin + BATCH]]], labels)
-            submitted += 1
-        stage.take()
-        host.append(time.thread_time() - before)
-    cuda.synchronize()
-    rate = batches * BATCH / (time.monotonic() - start)
-    return {"images_per_s": round(rate), "host_cpu_us_per_batch": round(statistics.median(host) * 1e6, 1)}
-
-
-def check_device_ops() -> Facts:
-    look, classes = RowLook(SHAPE), 1000
-    device = cuda_device("cuda")
-    rows = torch.randint(0, 256, (BATCH, *SHAPE), dtype=torch.uint8, device=device)
-    labels = torch.arange(BATCH) % classes
-    facts: Facts = {"batch": BATCH, "step_ms": ms_per_call(training_step(rows, labels.to(device), classes))}
-    ops = [RandomChoice([MixUp(classes), CutMix(classes)])]
-    for name, finish in (
-        ("normalized", Finish((MEAN, STD), torch.bfloat16)),
-        ("mixed_fused", Finish((MEAN, STD), torch.bfloat16, ops=ops)),
-        ("mixed_op_by_op", Finish((MEAN, STD), torch.bfloat16, ops=ops, compile=False)),
-        ("augmented", Finish((MEAN, STD), torch.bfloat16, ops=[RandAugment()])),
-    ):
-        finisher, drawing = Finisher(finish, look, device), drawing_of(0, [look], finish)
-        drawn: tuple[torch.Tensor, ...] = ()
-        if drawing is not None:
-            start = time.thread_time()
-            known = drawing(0, 1 << 20, {"label": labels, "index": torch.arange(BATCH)})
-            drawn = known.to(device), known
-            facts[f"{name}_host_us"] = round((time.thread_time() - start) * 1e6)
-        out = finisher.empty(BATCH)
-        facts[f"{name}_ms"] = ms_per_call(lambda f=finisher, o=out, d=drawn: f.fill(o, [rows], *d))  # type: ignore[misc]
-        facts[f"{name}_share_of_step_percent"] = round(100 * facts[f"{name}_ms"] / facts["step_ms"], 2)
-    return facts | {"below_3_percent": facts["mixed_fused_share_of_step_percent"] < 3.0}
-
-
-def training_step(rows: torch.Tensor, labels: torch.Tensor, classes: int) -> Callable[[], None]:
-    model: Any = resnet50(classes).to(rows.device)
-    model = model.to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    images = rows.permute(0, 3, 1, 2).to(torch.bfloat16) / 255
-
-    def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return step
-
-
-def ms_per_call(work: Callable[[], None], times: int = 30) -> float:
-    """Median time on the GPU, by events around each call; the first calls, which may compile, do not count."""
-    for _ in range(5):
-        work()
-    marks = [cuda.Event(enable_timing=True) for _ in range(times + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        work()
-        mark.record()
-    cuda.synchronize()
-    ms: float = statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
-    return round(ms, 4)
-
-
-CHECKS: list[tuple[str, Callable[[], Facts]]] = [
-    ("memfd, locked", check_memfd),
-    ("read-only mapping", check_read_only),
-    ("seconds per GiB to lock", check_seconds_per_gb),
-    ("ulimit -l 64", check_memlock),
-    ("killed in mid-copy", check_killed),
-    ("NVML", check_nvml),
-    ("MIG", check_mig),
-    ("device stage", check_stage),
-    ("ops on batches", check_device_ops),
-]
 
 
 def device() -> Facts:
     properties = cuda.get_device_properties(cuda.current_device())
     return {
-        "gpu": properties.name, "gpus": cuda.device_count(), "gpu_memory_mib": properties.total_memory // MIB,
-        "torch": torch.__version__, "cuda": torch.version.cuda,
+        "gpu": properties.name, "gpus": cuda.device_count(), "gpu_memory_mib": properties.total_memory >> 20,
+        "torch": torch.__version__, "cuda": torch.version.cuda, "cores": len(os.sched_getaffinity(0)),
     }  # fmt: skip
 
 
@@ -443,59 +76,101 @@ def measure(run: Run) -> Figures:
     if not cuda.is_available():
         print("no CUDA device: nothing to measure here")
         raise SystemExit(0)
-    found = {"device": device()}
+    until_s = time.monotonic() + run.options.budget_s
+    found: Figures = {"device": device()}
+
+    def keep(name: str, facts: Facts) -> None:
+        found[name] = facts
+        say(f"{name}: {json.dumps(facts)}")
+        run.keep({"found": found})
+
+    only = run.options.only or ["tests", *(str(number) for number, _ in enumerate(CHECKS, 1)), "training"]
+    if "tests" in only:
+        keep("tests", tests(run.scratch / "tests.xml"))
     for number, (name, _) in enumerate(CHECKS, 1):
-        if run.options.only and number not in run.options.only:
-            continue
-        found[name] = answer([sys.executable, "-m", "bench.cases.gpu", "check", str(number)], run.options.check_s)
-        say(f"{number}. {name}: {json.dumps(found[name])}")  # a run that is cut short has told this much
+        if str(number) in only:
+            keep(name, answer([sys.executable, "-m", "bench.harness.gpu_checks", "check", str(number)]))
+    if "training" in only and (left_s := until_s - time.monotonic()) > _LEAST_S:
+        keep("training", trained(run, left_s))
     return {"found": found}
 
 
-def answer(command: Sequence[str], patience_s: float) -> Facts:
+def tests(report: Path) -> Facts:
+    """How many tests of ``tests/gpu`` passed, failed and were skipped."""
+    command = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider", "--junitxml", str(report)]
+    code, _ = output_of(command, _TESTS_S, stdout=sys.stderr)
+    if code is None or not report.exists():
+        return {"failed": f"pytest was not done within {_TESTS_S:g} s" if code is None else f"pytest ended with {code}"}
+    suites = ElementTree.parse(report).iter("testsuite")
+    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for suite in suites:
+        counts = {name: count + int(suite.get(name, 0)) for name, count in counts.items()}
+    failed = [case.get("name") for case in ElementTree.parse(report).iter("testcase") if list(case.iter("failure"))]
+    return counts | {"failed_tests": failed}
+
+
+def answer(command: Sequence[str], patience_s: float = _CHECK_S) -> Facts:
     """The last line that a process writes, which is JSON; or why there is none. The process and its children end."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            said, _ = process.communicate(timeout=patience_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return {"failed": f"no answer within {patience_s:g} s"}
-    if process.returncode:
-        return {"failed": f"the process ended with {process.returncode}; its stderr says more"}
+    code, said = output_of(command, patience_s)
+    if code is None:
+        return {"failed": f"no answer within {patience_s:g} s"}
+    if code:
+        return {"failed": f"the process ended with {code}; its stderr says more"}
     facts: Facts = json.loads(said.splitlines()[-1])
     return facts
 
 
-def run_check(number: int) -> Facts:
-    """One check, in this process, with what the client logs meanwhile, such as that nothing could be fused."""
-    logged: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("prepclient").addHandler(handler)
-    try:
-        facts = CHECKS[number - 1][1]()
-    except Exception as error:  # noqa: BLE001 - whatever it is: the report has it, and the next check runs
-        facts = {"failed": f"{type(error).__name__}: {error}"}
-    return facts | ({"logged": logged} if logged else {})
+def trained(run: Run, left_s: float) -> Figures:
+    """The figures of the case `training`."""
+    into = run.scratch / "training.json"
+    command = [sys.executable, "-m", "bench", "training", "--json", str(into), "--budget-s", f"{left_s:.0f}"]
+    code, _ = output_of(command, left_s + 2 * training.LIMIT_S, stdout=sys.stderr)
+    if into.exists():  # it is written as cells come
+        figures: Figures = json.loads(into.read_text())
+        return figures
+    return {"failed": f"the process ended with {code}; its stderr says more"}
+
+
+def output_of(command: Sequence[str], patience_s: float, stdout: Any = subprocess.PIPE) -> tuple[int | None, str]:
+    """A process's exit code, None if it had to be killed with its children, and its output."""
+    with subprocess.Popen(command, stdout=stdout, text=True, start_new_session=True, cwd=ROOT) as process:
+        try:
+            said, _ = process.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, ""
+    return process.returncode, said or ""
 
 
 def sheets(result: Figures) -> list[Sheet]:
-    return [
+    found = result["found"]
+    made = [
         Sheet(name, ("", "found"), [(key, str(value)) for key, value in facts.items()])
-        for name, facts in result["found"].items()
+        for name, facts in found.items() if name != "training" or "failed" in facts
+    ]  # fmt: skip
+    verdict = Sheet("Pass or fail", ("figure", "found", "target", "reached"))
+    if rounds := found.get("training", {}).get("rounds"):
+        made += training.sheets(found["training"])
+        wanted = [target for target in training.targets(rounds) if target.bound is not None]
+        verdict.rows += target_sheet("", rounds, wanted).rows
+    tested = found.get("tests", {})
+    if "tests" in tested:
+        bad = tested["failures"] + tested["errors"]
+        verdict.rows.append(("tests that failed", str(bad), *reach(bad, "<=", 0)))
+    for text, name, fact, sign, bound in _BOUNDS:
+        if (value := found.get(name, {}).get(fact)) is not None:
+            verdict.rows.append((text, f"{value:g}", *reach(value, sign, bound)))
+    verdict.rows += [
+        (name, f"failed: {facts['failed']}", "-", "no") for name, facts in found.items() if "failed" in facts
     ]
+    return [*made, verdict]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")], metavar="NUMBER,...",
-                        help="the numbers of the checks, such as 1,8")  # fmt: skip
-    parser.add_argument("--check-s", type=float, default=CHECK_S, metavar="SECONDS",
-                        help="how long a check may take (default %(default)g)")  # fmt: skip
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="PART,...",
+                        help="some of: tests, the numbers of the checks, training")  # fmt: skip
+    parser.add_argument("--budget-s", type=float, default=470.0, metavar="SECONDS",
+                        help="about how long all may take (default %(default)g)")  # fmt: skip
 
 
-CASE = Case("", measure, sheets, options=options)
-
-if __name__ == "__main__" and sys.argv[1] == "check":
-    print(json.dumps(run_check(int(sys.argv[2]))), flush=True)
-elif __name__ == "__main__":
-    run_child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+CASE = Case("The path to a GPU", measure, sheets, options=options)

@@ -44,7 +44,7 @@ _CELLS = [
 """(model, jobs, part of the cores)."""
 _SMOKE = [("resnet18", 1, 1)]
 _PARTS = {1: "all", 2: "half", 4: "a quarter"}
-_LIMIT_S = 90.0
+LIMIT_S = 90.0
 
 
 def measure(run: Run) -> Figures:
@@ -72,6 +72,7 @@ def measure(run: Run) -> Figures:
             found = _cell(run, [job] * jobs, some, (warm_s, window_s), is_own=feed == "prepserver")
             cells.append({"model": model, "jobs": jobs, "part": part, "feed": feed, **found})
             say(f"{text}: {json.dumps({k: v for k, v in found.items() if k in _TOLD})}")
+            run.keep({"rounds": [cells], "left_out": []})
             longest_s = max(longest_s, time.monotonic() - cell_s)
     return {"cores": len(cores), "rounds": [cells], "left_out": left_out}
 
@@ -85,7 +86,7 @@ def _cell(
     try:
         with _only_on(cores), contextlib.ExitStack() as stack:
             server = stack.enter_context(running_server(run.scratch, len(cores))) if is_own else None
-            return run_cell(jobs, *spans_s, server, limit_s=_LIMIT_S)
+            return run_cell(jobs, *spans_s, server, limit_s=LIMIT_S)
     except SystemExit as error:  # a job that failed, for lack of GPU memory for example; the next cell runs
         return {"failed": str(error)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ class Run:
     def listed(self, samples: int) -> Path:
         """Writes a list file of `samples` samples: all photos, repeated."""
         return write_list(self.photos, samples, self.scratch / f"{samples}.txt")
+
+    def keep(self, found: Figures) -> None:
+        """Writes the figures so far, so that a run that is cut short leaves them."""
+        self.options.json.parent.mkdir(parents=True, exist_ok=True)
+        self.options.json.write_text(json.dumps(found, indent=1) + "\n")
 
     def job(self, contender: str, listed: Path, **more: Any) -> dict[str, Any]:
         """The configuration of a job with batches of 64; see `bench.harness.contender`."""

@@ -78,8 +78,7 @@ def run(name: str, options: Sequence[str]) -> int:
         figures: Figures = json.loads(chosen.show.read_text())
     else:
         figures = _measure(case, chosen)
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
+        Run(chosen, Path()).keep(figures)
         if case.plot:
             chosen.json.with_suffix(".svg").write_text(case.plot(figures))
     print("\n".join(report.heading(figures)))

@@ -4,8 +4,9 @@ network.
 ``python tests/gpu/machine.py pack [--python 3.12]``, where there is a network: fetches the other packages as wheels
 into build/gpu/wheels (about 30 MB), to be taken along with the checkout.
 
-``python tests/gpu/machine.py``, there: unpacks those that are missing, then runs `python -m bench gpu` (numbers in
-build/gpu/gpu.json) and the tests of this folder. Arguments are pytest's. It needs no pip and no photos.
+``python tests/gpu/machine.py``, there: unpacks those that are missing, then runs `python -m bench gpu` (figures in
+build/gpu/gpu.json), which runs the tests of this folder, too. Arguments are those of that case, such as ``--only
+tests``. It needs no pip and no photos.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def fits(wheel: Path) -> bool:
 
 
 def run(arguments: list[str]) -> int:
-    """The measurements, then the tests."""
+    """Tests and measurements."""
     if importlib.util.find_spec("torch") is None:
         sys.stdout.write("no torch here: nothing to do\n")
         return 1
@@ -76,9 +77,8 @@ def run(arguments: list[str]) -> int:
     paths = [ROOT, ROOT / "client", KIT / "site", *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     subprocess.call([sys.executable, "hatch_build.py"], cwd=ROOT, env=env)  # without a compiler it is slower
-    bench = [sys.executable, "-m", "bench", "gpu", "--json", str(KIT / "gpu.json")]
-    tests = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider", *arguments]
-    return max(subprocess.call(command, cwd=ROOT, env=env) for command in (bench, tests))
+    bench = [sys.executable, "-m", "bench", "gpu", "--json", str(KIT / "gpu.json"), *arguments]
+    return subprocess.call(bench, cwd=ROOT, env=env)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_the_report_has_a_section_for_each_measured_case(tmp_path: Path) -> None
     rounds = [[{**cell("prepserver", 2000.0), "others_cores": 0.7}]]
     (tmp_path / "peers.json").write_text(figures(workers=2, left_out={}, versions={"grain": "1"}, rounds=rounds))
     (tmp_path / "joining.json").write_text(figures(0.7, workers=2, samples=8192, joins=[]))
-    (tmp_path / "gpu.json").write_text(figures(found={}))  # not a part of it
+    (tmp_path / "versus.json").write_text(figures(found={}))  # not a part of it
     assert main(["results", "--figures", str(tmp_path), "--into", str(tmp_path)]) == 0
     report = (tmp_path / "RESULTS.md").read_text()
     assert re.findall("^## (.*)$", report, re.MULTILINE) == [load("joining").title, load("peers").title]

@@ -7,20 +7,22 @@ import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench.cases import gpu
+from bench.harness import gpu_checks
 from bench.harness.command import main
 from tests.support import leaks
 from tests.support.waiting import wait_until
 
 
-def fails() -> gpu.Facts:
+def fails() -> gpu_checks.Facts:
     raise RuntimeError("no such flag")
 
 
-def logs() -> gpu.Facts:
+def logs() -> gpu_checks.Facts:
     logging.getLogger("prepclient").warning("cannot fuse")
     return {"rate": 1.5}
 
@@ -32,8 +34,9 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         is_available=lambda: True, current_device=lambda: 0, device_count=lambda: 1,
         get_device_properties=lambda _device: properties,
     ))  # fmt: skip
-    monkeypatch.setattr(gpu, "CHECKS", [("one", fails), ("two", logs), ("three", fails)])
-    monkeypatch.setattr(gpu, "answer", lambda command, patience_s: gpu.run_check(int(command[-1])))
+    for module in (gpu, gpu_checks):
+        monkeypatch.setattr(module, "CHECKS", [("one", fails), ("two", logs), ("three", fails)])
+    monkeypatch.setattr(gpu, "answer", lambda command: gpu_checks.run_check(int(command[-1])))
 
 
 @pytest.mark.usefixtures("fake_cuda")
@@ -46,7 +49,8 @@ def test_a_check_that_fails_says_why_and_the_others_go_on(tmp_path: Path, capsys
     assert "three" not in found
     said = capsys.readouterr()
     assert "| rate | 1.5 |" in said.out
-    assert f"1. one: {json.dumps(found['one'])}\n" in said.err
+    assert f"one: {json.dumps(found['one'])}\n" in said.err
+    assert "| one | failed: RuntimeError: no such flag | - | no |" in said.out
 
 
 def test_a_check_that_hangs_ends_with_its_processes(tmp_path: Path) -> None:
@@ -62,7 +66,7 @@ def test_a_check_that_crashes_says_so() -> None:
 
 
 def test_a_check_in_a_process_of_its_own_answers() -> None:
-    assert gpu.answer([sys.executable, "-m", "bench.cases.gpu", "check", "6"], 120.0)
+    assert gpu.answer([sys.executable, "-m", "bench.harness.gpu_checks", "check", "7"], 120.0)
 
 
 def test_without_a_device_it_says_so_and_ends_well(
@@ -73,3 +77,46 @@ def test_without_a_device_it_says_so_and_ends_well(
         main(["gpu", "--json", str(tmp_path / "gpu.json")])
     assert caught.value.code == 0
     assert capsys.readouterr().out == "no CUDA device: nothing to measure here\n"
+
+
+def test_the_tests_are_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.skip\ndef test_a(): ...\ndef test_b(): ...\ndef test_c(): assert 0\n"
+    )
+    ran = gpu.output_of
+
+    def here(command: list[str], patience_s: float, stdout: Any) -> tuple[int | None, str]:
+        return ran([str(tmp_path) if word == "tests/gpu" else word for word in command], patience_s, stdout)
+
+    monkeypatch.setattr(gpu, "output_of", here)
+    found = gpu.tests(tmp_path / "report.xml")
+    assert found == {"tests": 3, "failures": 1, "errors": 0, "skipped": 1, "failed_tests": ["test_c"]}
+
+
+def test_each_target_has_a_line_that_says_whether_it_is_reached() -> None:
+    found = {
+        "tests": {"tests": 20, "failures": 1, "errors": 0, "skipped": 0},
+        "memfd, locked": {"locked_37_MiB_by_torch_pinned": 0.99, "two_by_one": 0.9},
+        "MIG": {"failed": "it crashed"},
+        "training": {
+            "rounds": [
+                [
+                    {"model": "resnet50", "jobs": 1, "part": 1, "feed": "prepserver", "waited_percent": 0.5},
+                    {"model": "resnet50", "jobs": 1, "part": 1, "feed": "resident", "images_per_s": 9.0},
+                ]
+            ],
+            "left_out": [],
+        },
+    }
+    rows = gpu.sheets({"found": found})[-1].rows
+    assert [(row[1], row[3]) for row in rows] == [
+        ("0.50", "yes"), ("1", "no"), ("0.99", "yes"), ("0.9", "no"), ("failed: it crashed", "no"),
+    ]  # fmt: skip
+
+
+def test_bounds_name_facts_that_the_checks_find() -> None:
+    source = Path(gpu_checks.__file__).read_text()
+    assert {name for _, name, *_ in gpu._BOUNDS} <= {name for name, _ in gpu_checks.CHECKS}
+    for _, _, fact, *_ in gpu._BOUNDS:
+        stem = fact.replace("37_MiB", "{name}").replace("256_MiB", "{name}").replace("mixed_fused", "{name}")
+        assert f'"{stem}"' in source
