@@ -114,11 +114,9 @@ class GzippedFile:
         return data
 
     def whole(self) -> bytes:
-        """As `File.whole`."""
         return self.read(self.size, 0)
 
     def close(self) -> None:
-        """As `File.close`."""
         self._file.close()
 
     def check_end(self) -> None:
