@@ -40,6 +40,18 @@ from prepserver.worker.streams import Stream, Target
 __all__ = ["InlineMaker", "LaneError", "PluginError", "Row", "SourceError", "remake"]
 
 
+@contextmanager
+def _discarding() -> Iterator[None]:
+    """Removes a listing that turns out to be damaged."""
+    try:
+        yield
+    except (BrokenContainerError, SourceError) as e:
+        discard(e, _listings())
+        if isinstance(e, SourceError):
+            raise
+        raise SourceError(describe(e)) from e
+
+
 class InlineMaker:
     """Fills rows of one stream.
 
@@ -112,6 +124,7 @@ class Row:
     replaced: list[str]  # path of the expected sample and why it cannot be made; empty if it can
 
 
+@_discarding()
 def remake(rows: Rows, pipeline: Pipeline, position: int, quarantined: AbstractSet[int]) -> Row:
     """Remakes the row at one position of a job's shard, from the stream's own listing.
 
@@ -120,11 +133,6 @@ def remake(rows: Rows, pipeline: Pipeline, position: int, quarantined: AbstractS
     Raises:
         SourceError: The listing is missing, damaged, or of another dataset.
     """
-    with _discarding():
-        return _remade(rows, pipeline, position, quarantined)
-
-
-def _remade(rows: Rows, pipeline: Pipeline, position: int, quarantined: AbstractSet[int]) -> Row:
     source = source_from_wire(rows.source)
     opened = open_source(source, Path(rows.index))
     if len(opened) != rows.n:
@@ -140,18 +148,6 @@ def _remade(rows: Rows, pipeline: Pipeline, position: int, quarantined: Abstract
 
 def _fill(stream: Stream, target: Target, position: int, count: int) -> list[BadRow]:
     return fill(stream, [target], position, count, lambda _position, _index: None).bad
-
-
-@contextmanager
-def _discarding() -> Iterator[None]:
-    """Removes a listing that turns out to be damaged."""
-    try:
-        yield
-    except (BrokenContainerError, SourceError) as e:
-        discard(e, _listings())
-        if isinstance(e, SourceError):
-            raise
-        raise SourceError(describe(e)) from e
 
 
 def _listings() -> Path:

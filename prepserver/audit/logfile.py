@@ -35,10 +35,6 @@ _LOOKS = 5
 _LOOK_AGAIN_S = 0.02
 
 
-class LogError(OSError):
-    """The log cannot be written, although the system reports no error."""
-
-
 class LogFile:
     """The log of a user's job, open for writing. Creates the folder of all logs, with mode 0700, if it is missing.
 
@@ -73,14 +69,14 @@ class LogFile:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
             os.close(fd)
-            raise LogError("another daemon writes to it") from e
+            raise OSError("another daemon writes to it") from e
         return fd
 
     def append(self, record: Record) -> int:
         """Writes a line and returns its number; raises `OSError` if it does not fit."""
         line = to_line(self._lines, record)
         if self._size + len(line) > MAX_FILE_BYTES:
-            raise LogError(f"it has reached {MAX_FILE_BYTES >> 20} MiB, the limit of a log")
+            raise OSError(f"it has reached {MAX_FILE_BYTES >> 20} MiB, the limit of a log")
         self._write(line, self._size)
         self._size += len(line)
         self._lines += 1
@@ -98,7 +94,7 @@ class LogFile:
 
     def _write(self, line: bytes, place: int) -> None:
         if os.pwrite(self._fd, line, place) < len(line):
-            raise LogError("the disk is full")
+            raise OSError("the disk is full")
 
     def close(self) -> None:
         """Releases the lock."""

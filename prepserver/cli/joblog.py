@@ -45,13 +45,13 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
     Raises:
         CommandError: It does not exist, or cannot be read.
     """
-    folder, uid = find_log(arguments, arguments.job)
     try:
+        folder, uid = find_log(arguments, arguments.job)
         found = logfile.read(folder, arguments.job, uid)
     except PermissionError as e:
         raise CommandError(f"{e.filename}: only the daemon's own user may read it", NO_PERMISSION) from e
     except OSError as e:
-        raise CommandError(f"{folder}: {e.strerror}") from e
+        raise CommandError(f"the log of job {arguments.job!r}: {e.strerror}") from e
     stays, wrong = chains(found.records)
     trainings = [Training(chain) for chain in stays]
     return JobLog(arguments.job, uid, folder.parent, found.paths, [*found.wrong, *wrong], trainings)
@@ -61,18 +61,15 @@ def find_log(arguments: argparse.Namespace, job: str) -> tuple[Path, int]:
     """The folder of the logs, and the uid of the job with that name: this user's, if several users have one.
 
     Raises:
-        CommandError: That job has no log, or the folder cannot be read.
+        CommandError: That job has no log.
+        OSError: The folder cannot be read.
     """
     folder = find_state_dir(arguments) / logfile.FOLDER
-    try:
-        known = logfile.jobs(folder)
-        uids = [each.uid for each in known if each.job == job]
-        if not uids:
-            # the first line of its log, which names it, may be damaged
-            uids = [uid for uid in (os.getuid(),) if logfile.path_of(folder, job, uid).exists()]
-        if not uids:
-            names = ", ".join(repr(each.job) for each in known[:_JOBS_NAMED])
-            raise CommandError(f"no log of job {job!r} in {folder}; jobs with a log: {names or 'none'}")
-    except PermissionError as e:
-        raise CommandError(f"{e.filename}: only the daemon's own user may read it", NO_PERMISSION) from e
+    known = logfile.jobs(folder)
+    uids = [each.uid for each in known if each.job == job]
+    if not uids and logfile.path_of(folder, job, os.getuid()).exists():
+        uids = [os.getuid()]  # the first line of its log, which names it, may be damaged
+    if not uids:
+        names = ", ".join(repr(each.job) for each in known[:_JOBS_NAMED])
+        raise CommandError(f"no log of job {job!r} in {folder}; jobs with a log: {names or 'none'}")
     return folder, os.getuid() if os.getuid() in uids else uids[0]

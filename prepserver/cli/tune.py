@@ -27,7 +27,7 @@ from prepserver.pack import PackError
 from prepserver.pack.expression import ops_from, source_from
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.sources import ImageFolder, Packed, SourceSpec, source_from_wire
+from prepserver.pipeline.sources import ImageFolder, Packed, source_from_wire
 from prepserver.plugins import PluginError, codes, load
 from prepserver.tune import show
 from prepserver.tune.measure import Job, NotMeasured, Stopped, bench
@@ -211,7 +211,6 @@ def _of_source(arguments: argparse.Namespace) -> Job:
     source = source_from(arguments.what)
     if source is None:
         source = ImageFolder(str(Path(arguments.what).expanduser().absolute()))
-    assert isinstance(source, SourceSpec)
     source = source.with_code(codes())
     return Job(source, tuple(ops_from(arguments.ops)), 256, plugins=tuple(arguments.plugins or ()))
 

@@ -73,13 +73,13 @@ class Executor:
         except MemoryShort as e:
             if machine_free_bytes()[0] < e.asked_bytes:
                 self.caches.free_idle()
-            return RingRefused(asked.lane, "memory", str(e))
+            return RingRefused("memory", str(e))
         except OSError as e:  # such as a lack of descriptors; running jobs continue
-            return RingRefused(asked.lane, "busy", f"the daemon cannot take another job now: {e}")
+            return RingRefused("busy", f"the daemon cannot take another job now: {e}")
         except Exception as e:
             log.exception("a ring could not be made because of an error in the daemon; please report it")
-            return RingRefused(asked.lane, "internal", f"an error in the daemon: {type(e).__name__}: {e}")
-        return RingMade(asked.lane, ring.layout.rows)
+            return RingRefused("internal", f"an error in the daemon: {type(e).__name__}: {e}")
+        return RingMade(ring.layout.rows)
 
     def _tell_workers(
         self, action: work.AddStream | work.AddLane | work.DropLane | work.DropStream | actions.DropRing

@@ -27,9 +27,6 @@ class Peers:
         self._own_uid = own_uid
         self._by_fd: dict[int, Peer] = {}  # oldest first
 
-    def __len__(self) -> int:
-        return len(self._by_fd)
-
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._by_fd.values()))
 

@@ -24,10 +24,6 @@ from prepserver.source.errors import printable
 _RATIO = 3 / 4, 4 / 3
 
 
-class DamagedFile(Exception):
-    """Pillow cannot decode a sample; the text names the file, in one line."""
-
-
 class Photos(Dataset[tuple[torch.Tensor, int]]):
     """Decoded, randomly cropped, flipped samples of a source and its listing: (uint8 [size, size, 3], label)."""
 
@@ -44,7 +40,7 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
         try:
             image = Image.open(io.BytesIO(sample["image"])).convert("RGB")
         except Exception as e:
-            raise DamagedFile(f"{printable(self._source.name(index))} cannot be decoded: {e}") from e
+            raise ValueError(f"{printable(self._source.name(index))} cannot be decoded: {e}") from e
         box = draw_box(image.height, image.width)
         image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=box)
         if random.random() < 0.5:

@@ -17,6 +17,7 @@ from prepserver.demo.processes import DemoFailure, running_server, scratch_folde
 from prepserver.demo.show import Display, print_result
 from prepserver.pipeline.sources import ImageFolder, SourceSpec, SyntheticImages
 from prepserver.source import SourceError, build_index
+from prepserver.telemetry.logs import counted
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -74,10 +75,10 @@ def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_
     shared_jobs, own_jobs = (
         [{**config, "kind": kind, "seed": number} for number in range(plan.jobs)] for kind in ("shared", "own")
     )
-    title = f"1 of 2: one shared stream, made by {_count(plan.workers)}"
+    title = f"1 of 2: one shared stream, made by {counted(plan.workers, 'worker')}"
     with running_server(scratch, ["--workers", str(plan.workers)]) as server, display.phase(title):
         shared = run_phase(shared_jobs, scratch, server, display.look)
-    with display.phase(f"2 of 2: each job on its own DataLoader (Pillow) with {_count(plan.own_workers)}"):
+    with display.phase(f"2 of 2: each job on its own DataLoader (Pillow) with {counted(plan.own_workers, 'worker')}"):
         own = run_phase(own_jobs, scratch, None, display.look)
     took_s = time.monotonic() - began_s
     if as_json:
@@ -99,11 +100,7 @@ def _notes(plan: Plan, shared: PhaseFigures, start_s: float, took_s: float) -> l
         note += " No GPU was found: the network trains on the same CPUs, on every fourth pixel."
     return [
         note,
-        f"Shared: {_count(plan.workers)}, running before the jobs (started in {start_s:.1f} s). Own: "
+        f"Shared: {counted(plan.workers, 'worker')}, running before the jobs (started in {start_s:.1f} s). Own: "
         f"{plan.own_workers} for each job, {plan.own_workers * plan.jobs} in all. CPU time is that of jobs, workers "
         f"and daemon. Each phase was measured for about {shared.window_s:.0f} s; the demo took {took_s:.0f} s.",
     ]
-
-
-def _count(workers: int) -> str:
-    return f"{workers} worker" + ("" if workers == 1 else "s")

@@ -50,18 +50,11 @@ class KeyedPermutation:
         n: Size of the domain, 1 .. 2**40. The bound keeps the bias of a 32-bit value modulo a radix of about sqrt(n)
             below 1/4096.
         *key: Integers in [0, 2**64), such as (purpose, seed, pass, block). Keys of different lengths are different.
-
-    Raises:
-        ValueError: n or a part of the key is out of range.
     """
 
     __slots__ = ("_a", "_b", "_keys", "_table", "n")
 
     def __init__(self, n: int, *key: int) -> None:
-        if not 1 <= n <= 1 << 40:
-            raise ValueError(f"n = {n}: a keyed permutation needs 1 <= n <= 2**40")
-        if not all(0 <= part < 1 << 64 for part in key):
-            raise ValueError(f"key = {key}: every part must be in [0, 2**64)")
         self.n = n
         a, b = _radices(n)
         self._a, self._b = np.uint64(a), np.uint64(b)

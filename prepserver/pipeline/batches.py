@@ -66,11 +66,10 @@ def batch_rows(batching: Batching, batch_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows [start, stop) of the stream, batch number `number` of the epoch (from 0) for this rank."""
+    """Rows [start, stop) of the stream, one batch of a rank."""
 
     start: int
     stop: int
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +133,16 @@ class EpochPlan:
         full = self._full_rounds
         if number < full:
             at = self.start + number * self.round_rows + self.rank * self.batch_size
-            return self._batch(at, at + self.batch_size, number)
+            return self._batch(at, at + self.batch_size)
         base = self.start + full * self.round_rows
         rest = self.stop - base
         parts = self._tail_rounds * self.world_size
         part = (number - full) * self.world_size + self.rank
-        return self._batch(base + part * rest // parts, base + (part + 1) * rest // parts, number)
+        return self._batch(base + part * rest // parts, base + (part + 1) * rest // parts)
 
-    def _batch(self, start: int, stop: int, number: int) -> Batch:
+    def _batch(self, start: int, stop: int) -> Batch:
         # The last part is the largest, so it is the one that lacks the missing row.
-        return Batch(start, min(stop, self.end - self.short), number)
+        return Batch(start, min(stop, self.end - self.short))
 
     def resume_position(self, number: int) -> int:
         """Return the position at which round `number` begins: where all ranks stand after `number` rounds."""

@@ -152,12 +152,10 @@ def declared_kind(field: str, given: object) -> Kind:
     if set(wire) != {"kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
     dtypes = {Image: checks.DTYPES, PerBox: ("int64", "float32")}.get(kind, tuple(ITEM_BYTES))
-    return kind(**{name: _CHECKS[name](f"{field}.{name}", wire[name], dtypes) for name in names}, **_top(wire))
-
-
-def _top(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Nobody knows how large the floats of a plug-in become."""
-    return {"top": None} if wire["kind"] == "Image" and wire["dtype"] != "uint8" else {}
+    found = {name: _CHECKS[name](f"{field}.{name}", wire[name], dtypes) for name in names}
+    if kind is Image and found["dtype"] != "uint8":
+        found["top"] = None  # nobody knows how large the floats of a plug-in become
+    return kind(**found)
 
 
 def _attributes(kind: type[Kind]) -> list[str]:

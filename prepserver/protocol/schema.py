@@ -116,7 +116,8 @@ def _check(hint: Any) -> Check:
         return inner
     if origin in (typing.Union, types.UnionType):
         options = [a for a in typing.get_args(hint) if a is not type(None)]
-        return _optional(_check(options[0]))
+        inner = _check(options[0])
+        return lambda where, value: None if value is None else inner(where, value)
     if origin is typing.Literal:
         return _literal(typing.get_args(hint))
     if origin is list:
@@ -175,10 +176,6 @@ def _bounded(inner: Check, note: Range | Size) -> Check:
         return value
 
     return check
-
-
-def _optional(inner: Check) -> Check:
-    return lambda where, value: None if value is None else inner(where, value)
 
 
 def _literal(allowed: tuple[Any, ...]) -> Check:

@@ -66,7 +66,6 @@ class RankAsks:
 class RingMade:
     """Answers `MakeRing`: the ring has `rows` rows."""
 
-    lane: int
     rows: int
 
 
@@ -74,7 +73,6 @@ class RingMade:
 class RingRefused:
     """Answers `MakeRing`: there is no ring; `code` as in `Refuse`."""
 
-    lane: int
     code: str
     why: str
 

@@ -59,7 +59,7 @@ def check_installed(path: str) -> None:
 
 
 class GzippedFile:
-    """A compressed file, for listing: a `File` of its unpacked content, read in ascending order.
+    """A compressed file, for listing: its unpacked content, read in ascending order.
 
     Its `points` say where unpacking can begin, in indexed_gzip's form.
 
@@ -70,7 +70,7 @@ class GzippedFile:
 
     def __init__(self, path: str, file: File) -> None:
         check_installed(path)
-        self._path, self._file, self.version = path, file, file.version
+        self._path = path
         if is_url(path) and file.size <= _HELD_BYTES:  # downloaded once
             content = file.whole()
             twice: list[Any] = [io.BytesIO(content), io.BytesIO(content)]
@@ -109,25 +109,14 @@ class GzippedFile:
             self._plain.seek(offset + len(kept))
             data = kept + self._plain.read(length - len(kept))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise self._damaged(error) from error
+            raise SourceError(f"{self._path} is cut off or damaged (gzip: {error}). Copy it again") from error
         self._last = offset, data
         return data
-
-    def whole(self) -> bytes:
-        """As `File.whole`."""
-        return self.read(self.size, 0)
-
-    def close(self) -> None:
-        """As `File.close`."""
-        self._file.close()
 
     def check_end(self) -> None:
         """Read on to the end; raise `SourceError` if the file is damaged or cut off."""
         while self.read(_STEP_BYTES, self._plain.tell()):
             pass
-
-    def _damaged(self, error: Exception) -> SourceError:
-        return SourceError(f"{self._path} is cut off or damaged (gzip: {error}). Copy it again")
 
 
 class GzippedShards(Shards):

@@ -255,9 +255,9 @@ class World:
     def _make_ring(self, asked: MakeRing) -> Event:
         assert 0 < asked.needed <= asked.wanted
         if self.is_short:
-            return RingRefused(asked.lane, "memory", "no room")
+            return RingRefused("memory", "no room")
         self.rings[asked.lane] = asked.needed + self.extra_rows
-        return RingMade(asked.lane, self.rings[asked.lane])
+        return RingMade(self.rings[asked.lane])
 
     def _open_or_drop(self, action: work.AddStream | work.AddLane | work.DropLane | work.DropStream | DropRing) -> None:
         match action:

@@ -55,5 +55,4 @@ class MaskTokens(Op):
 
     @property
     def copies(self) -> dict[str, str]:
-        """As `Op.copies`."""
         return {self.labels: self.column}

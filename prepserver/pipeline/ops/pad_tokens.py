@@ -51,7 +51,6 @@ class PadTokens(Op):
 
     @property
     def trims(self) -> dict[str, str]:
-        """As `Op.trims`."""
         if not self.trim or self.count is None:
             return {}
         return {name: self.count for name in (self.column, self.mask) if name is not None}

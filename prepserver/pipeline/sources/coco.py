@@ -60,7 +60,6 @@ class Coco(SourceSpec):
 
     @property
     def columns(self) -> Record:
-        """As `SourceSpec.columns`."""
         return {
             "image": Image(),
             **({"mask": Mask()} if self.masks else {}),

@@ -75,6 +75,5 @@ class PackTokens(Composed):
         return [("tokenize", self.tokenize.path)]
 
     def placeless(self) -> list[tuple[str, Any]]:
-        """As `SourceSpec.placeless`."""
         own = {name: value for name, value in self.tokenize.to_wire().items() if name != "path"}
         return [(name, own if name == "tokenize" else value) for name, value in super().placeless()]

@@ -57,7 +57,6 @@ class Voc(SourceSpec):
 
     @property
     def columns(self) -> Record:
-        """As `SourceSpec.columns`."""
         difficult = {"difficult": PerBox()} if self.difficult else {}
         mask = {"mask": Mask()} if self.masks else {}
         return {"image": Image(), **mask, "boxes": Boxes(), "labels": PerBox(), **difficult}

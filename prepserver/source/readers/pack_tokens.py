@@ -167,8 +167,6 @@ class _PackedTexts(ComposedSource):
         self._kinds = {name: kind.stored() for name, kind in spec.columns.items()}
 
     def read(self, index: int) -> Record:
-        if not 0 <= index < len(self):
-            raise IndexError(f"index {index} of a source of {len(self)} samples")
         into = {name: np.empty((1, *shape), dtype) for name, (shape, dtype) in self._kinds.items()}
         self.read_block([index], into)
         return {name: rows[0] for name, rows in into.items()}

@@ -65,7 +65,7 @@ def _is_gzipped(file: File) -> bool:
     return head.startswith(MAGIC) and (len(head) < _HEAD.size or masked_crc(head[:8]) != _HEAD.unpack(head)[1])
 
 
-def _begins(path: str, file: File) -> Iterator[int]:
+def _begins(path: str, file: File | GzippedFile) -> Iterator[int]:
     block, start, at, length, size = b"", 0, 0, 0, file.size
     while at < size:
         head = block[at - start : at - start + _HEAD.size]

@@ -26,7 +26,6 @@ class RemoteFile:
         self._window, self._at = b"", 0
 
     def read(self, length: int, offset: int) -> bytes:
-        """As `File.read`."""
         end = min(offset + length, self.size)
         if offset >= end:
             return b""
@@ -39,14 +38,12 @@ class RemoteFile:
         return self._window[offset - self._at : end - self._at]
 
     def whole(self) -> bytes:
-        """As `File.whole`."""
         begin = b"" if self._at else self._window
         starts = range(len(begin), self.size, _WINDOW_BYTES)
         parts = (self._part(start, min(_WINDOW_BYTES, self.size - start)) for start in starts)
         return b"".join((begin, *self._link.each(self._link.get, parts)))
 
     def close(self) -> None:
-        """As `File.close`."""
         self._window = b""
 
     def _part(self, offset: int, length: int) -> Wanted:

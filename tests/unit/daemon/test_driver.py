@@ -371,7 +371,7 @@ def test_memory_is_asked_and_answers_though_an_action_failed(room: Room, monkeyp
     monkeypatch.setattr(room.attachments, "announce", lambda _announce: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         room.tick(NOW_S)
-    assert heard == [Tick(), RingMade(99, 64)]
+    assert heard == [Tick(), RingMade(64)]
 
 
 def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_one_user_gets_half_of_the_places_and_is_told_so(somebody: Somebody) -> 
 def test_root_and_the_daemons_user_may_have_all_places(uid: int, somebody: Somebody) -> None:
     peers = Peers(8, OWN)
     crowd(peers, somebody, uid, 8, ask=True)
-    assert len(peers) == 8
+    assert len(list(peers)) == 8
 
 
 def test_a_user_with_too_many_silent_ones_loses_the_oldest(somebody: Somebody) -> None:

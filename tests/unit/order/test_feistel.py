@@ -138,15 +138,3 @@ def test_the_arguments_are_left_as_they_were() -> None:
 
 def test_an_empty_array_gives_an_empty_array() -> None:
     assert images(1000, 1, at=[]) == []
-
-
-@pytest.mark.parametrize("n", [0, -1, (1 << 40) + 1])
-def test_a_domain_out_of_range_is_refused(n: int) -> None:
-    with pytest.raises(ValueError, match="n = "):
-        KeyedPermutation(n, 1)
-
-
-@pytest.mark.parametrize("part", [-1, 1 << 64])
-def test_a_key_out_of_range_is_refused(part: int) -> None:
-    with pytest.raises(ValueError, match="key = "):
-        KeyedPermutation(10, part)

@@ -101,15 +101,15 @@ def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:
     for _ in range(2):
         session.give_back(session.stage().start)
     assert session.released_upto == 8
-    assert hand_out(session) == (Batch(0, 4, 0), [Bad(1, 11, "a")])
-    assert hand_out(session) == (Batch(4, 8, 1), [Bad(6, 66, "b")])
+    assert hand_out(session) == (Batch(0, 4), [Bad(1, 11, "a")])
+    assert hand_out(session) == (Batch(4, 8), [Bad(6, 66, "b")])
 
 
 def test_a_bad_row_of_a_sibling_is_not_ours() -> None:
     session = Session(8, 0, 0, 0, Shape(2, False, 1, 2))
     session.ready(4, [(0, 5, "theirs"), (3, 7, "ours")])
     session.stage()
-    assert hand_out(session) == (Batch(2, 4, 0), [Bad(3, 7, "ours")])
+    assert hand_out(session) == (Batch(2, 4), [Bad(3, 7, "ours")])
 
 
 def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
@@ -141,6 +141,6 @@ def test_a_resumed_session_is_in_the_middle_of_its_epoch() -> None:
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 def test_a_session_that_comes_back_goes_on_at_its_next_batch(rounds: int) -> None:
     session = Session(12, 0, 0, 0, Shape(2, False, 1, 2), rounds)
-    assert session.upcoming == Batch(4 * rounds + 2, 4 * rounds + 4, rounds)
+    assert session.upcoming == Batch(4 * rounds + 2, 4 * rounds + 4)
     assert session.place == (0, 0, rounds)
     assert session.position == 4 * rounds

@@ -233,7 +233,7 @@ def attach(c: Coordinator, *, limits: Limits = Limits(), places: tuple[str, ...]
     listing = work.Indexed("/none", N, 0, "digest", "content", places=list(places))
     actions = c.handle(RankAttaches(1, 0, check(asked(**changed)), listing, 1.0, limits), 0.0)
     while isinstance(ring := actions[-1], MakeRing):
-        actions += c.handle(RingMade(ring.lane, ring.needed), 0.0)
+        actions += c.handle(RingMade(ring.needed), 0.0)
     validate(c)
     return actions
 

@@ -979,7 +979,7 @@ def answered(s: ByHand, actions: list[Action], *, has_room: bool = True) -> list
     """All that is done, with or without memory for rings."""
     done = list(actions)
     while actions and isinstance(ring := actions[-1], MakeRing):
-        answer = RingMade(ring.lane, ring.needed) if has_room else RingRefused(ring.lane, "memory", "no room")
+        answer = RingMade(ring.needed) if has_room else RingRefused("memory", "no room")
         actions = s.handle(answer, s.now_s)
         done += actions
     return done
