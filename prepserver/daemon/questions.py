@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from prepserver.cache.folder import FolderError
 from prepserver.daemon.access import Access, Denied
@@ -32,12 +32,34 @@ from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check, with_files
 from prepserver.schedule.events import RankAttaches, RankLeft
 
-if TYPE_CHECKING:
-    from prepserver.daemon.server import Daemon
-
 log = logging.getLogger(__name__)
 
 _LEAVING_S = 5.0  # how long a question waits for the memory of a job that has just left
+
+
+class Life(Protocol):
+    """The daemon as a whole, as far as clients ask about it."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether it is about to end."""
+
+    @property
+    def end_s(self) -> float:
+        """Longest time until it has ended, if it is about to."""
+
+    @property
+    def supervisor(self) -> str:
+        """Who starts and ends it, so that no successor may; empty if nobody does."""
+
+    def stop(self, why: str, *, at_once: bool = False) -> None:
+        """Lets jobs finish, unless `at_once`, and ends the daemon."""
+
+    def snapshot(self, since_ns: int | None = None) -> dict[str, Any]:
+        """Its state as plain data."""
+
+    def rows_per_s(self) -> float:
+        """Rows that the workers can make."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +94,7 @@ class Question:
 class Questions:
     """See the module."""
 
-    life: Daemon  # as a whole
+    life: Life
     driver: Driver
     clients: Clients
     attachments: Attachments
