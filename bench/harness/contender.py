@@ -22,3 +22,9 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 def load(name: str) -> Any:
     """The module of a contender."""
     return importlib.import_module(f"bench.peers.contenders.{name}")
+
+
+def training(config: dict[str, Any]) -> Any:
+    """What a job with a model does with each batch; not imported above, because it needs torch."""
+    made = importlib.import_module("bench.harness.training")
+    return made.Training(config["model"], config["device"], config["batch"])

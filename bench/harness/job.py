@@ -46,11 +46,7 @@ def job(module: Any, config: dict[str, Any], out: TextIO) -> None:
         prepare(config)
     if torch := sys.modules.get("torch"):  # not every contender uses it
         torch.set_num_threads(1)
-    use: Callable[[Any], Any] = touch
-    if "model" in config:
-        from bench.harness.training import Training  # torch, which not every contender has
-
-        use = Training(config["model"], config["device"], config["batch"])
+    use = contender.training(config) if "model" in config else touch
     print("ready", file=out, flush=True)
     if sys.stdin.readline().strip() != "go":
         return

@@ -20,14 +20,18 @@ def test_a_gpu_without_memory_of_its_own_is_read(monkeypatch: pytest.MonkeyPatch
     """A GB10 shares the machine's memory, and NVML does not report it."""
     for name in ("PowerUsage", "PcieThroughput", "MemoryInfo"):
         monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", unsupported)
-    answers = {"Init": None, "DeviceGetCount": 1, "DeviceGetHandleByIndex": 0, "DeviceGetName": "NVIDIA GB10"}
-    answers |= {"DeviceGetUtilizationRates": SimpleNamespace(gpu=7), "DeviceGetComputeRunningProcesses": []}
+    answers: dict[str, Any] = {"Init": None, "DeviceGetCount": 1, "DeviceGetHandleByIndex": 0}
+    answers |= {
+        "DeviceGetName": "NVIDIA GB10",
+        "DeviceGetUtilizationRates": SimpleNamespace(gpu=7),
+        "DeviceGetComputeRunningProcesses": [],
+    }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, f"nvml{name}", lambda *_, answer=answer: answer)
     gpus = Gpus()
-    (gpu,) = wait_until(lambda: gpus.last)
+    found = wait_until(lambda: gpus.last)
     gpus.close()
-    assert gpu == {
+    assert found == [{
         "index": 0, "name": "NVIDIA GB10", "utilisation_percent": 7, "memory_used_bytes": None,
         "memory_total_bytes": None, "power_w": None, "pcie_bytes_per_s": None, "pids": [],
-    }  # fmt: skip
+    }]  # fmt: skip
