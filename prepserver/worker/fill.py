@@ -165,8 +165,6 @@ class _Filler:
         begun_ns = time.monotonic_ns()
         try:
             self._only_copy = all(self._copy_into(target, position, indices) for target in self._targets)
-        except MemoryError:
-            raise
         except Exception:  # noqa: BLE001 - reading them one by one finds which sample is bad, and why
             return False
         finally:
@@ -412,7 +410,7 @@ class _Filler:
 def describe(error: Exception) -> str:
     """Returns class, text and notes of an error; the text alone if it was written to be shown."""
     notes = list(getattr(error, "__notes__", ()))
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
         notes.append("worker_memory in the configuration limits each worker's own data")
     name = "" if isinstance(error, BadFile | BrokenContainerError) else f"{type(error).__name__}: "
     return f"{name}{error}" + (f" ({'; '.join(notes)})" if notes else "")

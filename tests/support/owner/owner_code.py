@@ -50,6 +50,10 @@ def misbehave(how: str, value: Any) -> Any:
             raise ValueError("too dark: \udcff\n!")
         case "raises of storage":
             raise FileNotFoundError("no lookup table")
+        case "asks numpy for too much":
+            return np.empty(1 << 60, np.uint8)
+        case "asks torch for too much":
+            return torch.empty(1 << 60, dtype=torch.uint8)
         case "hangs":
             time.sleep(600)
         case "leaves":
