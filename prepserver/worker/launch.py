@@ -108,6 +108,7 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._started_s = 0.0
+        self._killed = False
         self._by_ticket: dict[int, Child] = {}
         self._early: list[Event] = []
         self.ready = False  # whether it is up
@@ -147,7 +148,7 @@ class Zygote:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._channel = Channel(ours, work.FROM_ZYGOTE)
-        self.ready, self.about = False, _NOT_UP
+        self.ready, self._killed, self.about = False, False, _NOT_UP
         self._started_s = time.monotonic()
         try:
             with contextlib.suppress(ChannelClosed):  # `receive` reports it
@@ -292,10 +293,13 @@ class Zygote:
         self._by_ticket.clear()
         return clean
 
-    def kill(self) -> None:
-        """Kills it, with all its children; `ZygoteGone` follows."""
-        if self._process is not None:
-            self._process.kill()
+    def kill(self) -> bool:
+        """Kills it, with all its children; `ZygoteGone` follows. Returns False if it was killed before."""
+        if self._process is None or self._killed:
+            return False
+        self._process.kill()
+        self._killed = True
+        return True
 
     def _kill(self, timeout_s: float) -> bool:
         """Kills the zygote; returns whether it has ended and was reaped."""
