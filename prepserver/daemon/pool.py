@@ -234,9 +234,9 @@ class WorkerPool:
             elif engine.process.overdue:
                 self._engine_gone(engine, f"{engine.process.name} was not up after {START_TIMEOUT_S:.0f} s", now_s)
         # Remote workers may wait for room in Ray's cluster for any time.
-        asked = [seat for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
-        if any(now_s - seat.since_s > START_TIMEOUT_S for seat in asked):
-            self._kill_engine(self._zygote, f"it started no worker within {START_TIMEOUT_S:.0f} s")
+        asked_s = [seat.since_s for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
+        if any(now_s - each > START_TIMEOUT_S for each in (*asked_s, *self.listings.asked_s)):
+            self._kill_engine(self._zygote, f"it started no process within {START_TIMEOUT_S:.0f} s")
         now_ns = time.monotonic_ns()
         for seat in list(self.seats):
             if seat.child is None:
