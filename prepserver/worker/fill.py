@@ -236,6 +236,9 @@ class _Filler:
         except BrokenContainerError as e:
             e.add_note(f"met at sample {index}")
             raise
+        except MemoryError as e:
+            e.add_note(f"at {self._stream.source.name(index)}")
+            raise
 
     def _finish(self) -> None:
         """Makes the rest of the waiting rows together: a decoder in between would empty the CPU's caches."""
