@@ -240,7 +240,7 @@ class _Zygote:
                 from prepserver.worker import indexer
 
                 os.close(page_fd)
-                limit_data(indexer.MOST_BYTES)
+                limit_data(indexer.MOST_BYTES if self._prepare.worker_bytes else 0)  # a plug-in's dataset may be large
                 confine(self._parts, indexer.CALLS | calls)
                 status = indexer.run(socket.socket(fileno=sock_fd), seal)
         except ProcessLookupError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,12 @@ def test_rows_of_plugins_are_the_same_wherever_made(owned: Server, on_path: None
     assert bytes(texts[0][:6].tolist()) == b"sample"
     assert len(set(map(tuple, drawn.tolist()))) == 8  # each sample has numbers of its own, the same in each process
     assert not torch.equal(two[0].sort(0).values, two[12].sort(0).values)  # and each epoch others, of an op
+
+
+def test_a_dataset_may_take_any_memory_when_it_is_listed(owned: Server) -> None:
+    source = Plugin("numbers", columns=COLUMNS, how="names its limit")
+    with PrepClient(source, [SPELLED], batch_size=24, runtime_dir=owned.runtime_dir) as client:
+        assert client.dataset.classes == [str(resource.getrlimit(resource.RLIMIT_DATA)[0]), "odd"]
 
 
 def test_a_dataset_of_pairs_has_classes_and_views(owned: Server, on_path: None) -> None:
