@@ -93,7 +93,6 @@ def _load() -> None:
         importlib.import_module(name)
     sys.modules["prepserver.transform"].hush_libtiff()
     time.localtime()  # reads the time zone, which a sealed worker could not
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads of its own would take the other workers' cores
     sys.modules["torch"].set_num_threads(1)  # in each child; this process runs no parallel region
 
 
