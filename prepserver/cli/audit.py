@@ -27,7 +27,7 @@ _SAID = {
     "in part": "exactly once, according to this log",
     "so far": "exactly once so far",
     "yes": "exactly once",
-    "nothing": "nothing was delivered",
+    "nothing": "no batch in the log: the job took none, or the log could not be written",
 }
 """Text for a training by the verdict on its weakest epoch, the weakest verdict first."""
 

@@ -110,6 +110,12 @@ class Listings:
                 self._poll.forget(listing.child.fileno())
         self._listings.clear()
 
+    @property
+    def asked_s(self) -> list[float]:
+        """When the indexers were asked for that do not run yet."""
+        children = [(each.heard_s, each.child) for each in self._listings.values()]
+        return [asked_s for asked_s, child in children if asked_s is not None and child and child.pidfd is None]
+
     # -- the zygote ---------------------------------------------------------------------------------
 
     def zygote_ready(self) -> None:

@@ -234,10 +234,9 @@ class WorkerPool:
             elif engine.process.overdue:
                 self._engine_gone(engine, f"{engine.process.name} was not up after {START_TIMEOUT_S:.0f} s", now_s)
         # Remote workers may wait for room in Ray's cluster for any time.
-        asked = [seat for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
-        if any(now_s - seat.since_s > START_TIMEOUT_S for seat in asked):
-            log.error("killed %s: it started no worker within %.0f s", self._zygote.process.name, START_TIMEOUT_S)
-            self._zygote.process.kill()  # its end is an event, after which another one is started
+        asked_s = [seat.since_s for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
+        if any(now_s - each > START_TIMEOUT_S for each in (*asked_s, *self.listings.asked_s)):
+            self._kill_engine(self._zygote, f"it started no process within {START_TIMEOUT_S:.0f} s")
         now_ns = time.monotonic_ns()
         for seat in list(self.seats):
             if seat.child is None:
@@ -311,6 +310,10 @@ class WorkerPool:
             if child.ticket not in self._stuck:
                 child.close()
         engine.process.close(_REAP_S)
+
+    def _kill_engine(self, engine: Engine, why: str) -> None:
+        if engine.process.kill():  # its end is an event, which may be late if it waits in the kernel
+            log.error("killed %s: %s. Another one is started when it has ended", engine.process.name, why)
 
     def _spawn_indexer(self) -> Child:
         if not self._zygote.runs:
@@ -413,13 +416,12 @@ class WorkerPool:
             self._fill(seat)
 
     def _check_deadline(self, seat: Seat, now_ns: int, now_s: float) -> None:
-        child, process = seat.child, seat.engine.process
+        child = seat.child
         if child is None or child.pidfd is None:
             return
         if seat.killed_s is not None:
             if now_s - seat.killed_s > _REAP_S and child.host:
-                log.error("killed %s: it did not end worker %d within %g s", process.name, child.number, _REAP_S)
-                process.kill()  # its end is an event, after which another one is started
+                self._kill_engine(seat.engine, f"it did not end worker {child.number} within {_REAP_S:g} s")
             elif now_s - seat.killed_s > _REAP_S:
                 log.error(
                     "worker %d (pid %s) was killed but has not ended: it waits in the kernel, probably for storage. "

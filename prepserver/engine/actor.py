@@ -102,7 +102,6 @@ class RowActor:
             remote.load()
         torch.set_num_threads(1)
         hush_libtiff()
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         self._listener = TcpListener(address or address_here())
         self._daemon, self._theirs = pair()
         fd = create_page("prepserver-actor")
@@ -201,16 +200,15 @@ class RowActor:
         self._page.tell = (lambda at: self._sender.submit(line.send, at).result()) if task.alone else None
         self._worker.handle(task, [])
         answer, _ = receive(self._daemon, work.FROM_WORKER)
+        arrays: list[npt.NDArray[Any]] = []
         if isinstance(answer, work.Failed):
             reason = (not answer.damaged and self._unreadable(task.stream)) or f"{answer.reason} (on {self._host})"
             answer = work.Failed(task.task, reason[:4000], answer.lane, elsewhere=answer.lane is None)
         elif len({row[0] for row in answer.bad}) == task.count and (reason := self._unreadable(task.stream)):
             answer = work.Failed(task.task, reason[:4000], elsewhere=True)
-        if isinstance(answer, work.Failed):
-            lanes = []
         else:
             answer = replace(answer, held_ns=held_ns)
-        arrays = [array for rows in lanes for array in rows.arrays.values()]
+            arrays = [array for rows in lanes for array in rows.arrays.values()]
         self._sending.append(self._sender.submit(line.send, answer, arrays))
 
     def _unreadable(self, stream: int) -> str:

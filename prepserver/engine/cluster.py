@@ -11,8 +11,7 @@ from typing import Any
 
 import prepserver
 from prepserver import plugins
-
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+from prepserver.worker.launch import ONE_THREAD
 
 
 def connect(address: str) -> Any:
@@ -27,7 +26,7 @@ def connect(address: str) -> Any:
 
     ray.init(
         address=address, log_to_driver=False, logging_level=logging.WARNING,
-        runtime_env={"py_modules": _modules(), "env_vars": _ENVIRONMENT, "excludes": ["__pycache__"]},
+        runtime_env={"py_modules": _modules(), "env_vars": ONE_THREAD, "excludes": ["__pycache__"]},
     )  # fmt: skip
     return ray
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.urls import is_url
-from prepserver.source.container import Container
+from prepserver.source.container import Container, Rows
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
 from prepserver.source.reader import ScanningReader
@@ -165,6 +165,11 @@ def _links_in(folder: bytes) -> frozenset[bytes] | None:
         return None
 
 
+def rows_of(container: Container, more: str = "", prefix: str = "") -> Rows:
+    """Return the rows of the files, see `Listing`."""
+    return container.rows(f"{prefix}files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
+
+
 class Listing(Source):
     """The labels and names of a `Source` whose index was built from a `FileTable`.
 
@@ -176,7 +181,7 @@ class Listing(Source):
         self._folders = f"{prefix}folder_names"
         self._classes: list[str] = container.meta["classes"]
         self._container = container
-        self._rows = container.rows(f"{prefix}files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
+        self._rows = rows_of(container, more, prefix)
         self._folder_ends = container.rows(f"{prefix}folder_ends", "QQ", 8)
         self._folder_names: dict[int, bytes] = {}
 

@@ -24,5 +24,7 @@ class BadSample(Exception):
 
 def is_shortage(error: Exception) -> bool:
     """Say whether the process lacks a resource, or the pipeline a file: no row may depend on that."""
-    # torch says by a RuntimeError that it cannot allocate memory.
-    return isinstance(error, OSError | MemoryError | BadFile) or "allocate memory" in str(error)
+    if isinstance(error, RuntimeError):  # torch's
+        return "allocate memory" in str(error)
+    # Not a PluginError: what a plug-in asks for at a sample belongs to the sample.
+    return isinstance(error, OSError | MemoryError | BadFile)

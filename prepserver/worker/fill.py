@@ -165,8 +165,6 @@ class _Filler:
         begun_ns = time.monotonic_ns()
         try:
             self._only_copy = all(self._copy_into(target, position, indices) for target in self._targets)
-        except MemoryError:
-            raise
         except Exception:  # noqa: BLE001 - reading them one by one finds which sample is bad, and why
             return False
         finally:
@@ -237,6 +235,9 @@ class _Filler:
                 self._replace(position, pass_, index, refused)
         except BrokenContainerError as e:
             e.add_note(f"met at sample {index}")
+            raise
+        except MemoryError as e:
+            e.add_note(f"at {self._stream.source.name(index)}")
             raise
 
     def _finish(self) -> None:
@@ -412,7 +413,7 @@ class _Filler:
 def describe(error: Exception) -> str:
     """Returns class, text and notes of an error; the text alone if it was written to be shown."""
     notes = list(getattr(error, "__notes__", ()))
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
         notes.append("worker_memory in the configuration limits each worker's own data")
     name = "" if isinstance(error, BadFile | BrokenContainerError) else f"{type(error).__name__}: "
     return f"{name}{error}" + (f" ({'; '.join(notes)})" if notes else "")

@@ -35,7 +35,7 @@ START_TIMEOUT_S = 60.0
 
 _NOT_UP = work.Ready("unknown", "the zygote is not up", "unknown")
 
-_ONE_THREAD = {
+ONE_THREAD = {
     # One compute thread per worker: with more, two workers on two cores were 29 times slower.
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     "MALLOC_ARENA_MAX": "2",
@@ -43,9 +43,11 @@ _ONE_THREAD = {
     # it has the kernel clear ten times the memory that stays in use.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "TOKIO_WORKER_THREADS": "1",  # of reads from object stores, for which one is plenty
+    "TOKENIZERS_PARALLELISM": "false",
     # No import can make a child create a CUDA context.
     "CUDA_VISIBLE_DEVICES": "",
 }
+"""Variables for every process that makes rows, because threads of its own would take the other workers' cores."""
 
 
 class ZygoteError(RuntimeError):
@@ -108,6 +110,7 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._started_s = 0.0
+        self._killed = False
         self._by_ticket: dict[int, Child] = {}
         self._early: list[Event] = []
         self.ready = False  # whether it is up
@@ -147,7 +150,7 @@ class Zygote:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._channel = Channel(ours, work.FROM_ZYGOTE)
-        self.ready, self.about = False, _NOT_UP
+        self.ready, self._killed, self.about = False, False, _NOT_UP
         self._started_s = time.monotonic()
         try:
             with contextlib.suppress(ChannelClosed):  # `receive` reports it
@@ -292,10 +295,13 @@ class Zygote:
         self._by_ticket.clear()
         return clean
 
-    def kill(self) -> None:
-        """Kills it, with all its children; `ZygoteGone` follows."""
-        if self._process is not None:
-            self._process.kill()
+    def kill(self) -> bool:
+        """Kills it, with all its children; `ZygoteGone` follows. Returns False if it was killed before."""
+        if self._process is None or self._killed:
+            return False
+        self._process.kill()
+        self._killed = True
+        return True
 
     def _kill(self, timeout_s: float) -> bool:
         """Kills the zygote; returns whether it has ended and was reaped."""
@@ -311,7 +317,7 @@ class Zygote:
 
 def _environment() -> dict[str, str]:
     """This process's environment, changed for children: one thread for computing, no GPU, and the same package."""
-    env = {**os.environ, **_ONE_THREAD}
+    env = {**os.environ, **ONE_THREAD}
     root = Path(prepserver.__file__).resolve().parents[1]
     if root.name not in ("site-packages", "dist-packages"):
         # In a checkout: the option -P keeps the current directory, and so this package, out of the child's path.

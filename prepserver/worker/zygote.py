@@ -93,7 +93,6 @@ def _load() -> None:
         importlib.import_module(name)
     sys.modules["prepserver.transform"].hush_libtiff()
     time.localtime()  # reads the time zone, which a sealed worker could not
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads of its own would take the other workers' cores
     sys.modules["torch"].set_num_threads(1)  # in each child; this process runs no parallel region
 
 
@@ -240,7 +239,7 @@ class _Zygote:
                 from prepserver.worker import indexer
 
                 os.close(page_fd)
-                limit_data(indexer.MOST_BYTES)
+                limit_data(indexer.MOST_BYTES if self._prepare.worker_bytes else 0)  # a plug-in's dataset may be large
                 confine(self._parts, indexer.CALLS | calls)
                 status = indexer.run(socket.socket(fileno=sock_fd), seal)
         except ProcessLookupError:

@@ -120,7 +120,8 @@ class Heard:
         self.happened = self.events.append
 
 
-def test_a_zygote_that_starts_no_worker_is_replaced(tmp_path: Path) -> None:
+def test_a_zygote_that_starts_no_worker_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its end is not read at once, as of one that waits in the kernel."""
     poll, heard = Poll(), Heard()
     pool = WorkerPool(poll, cast(Any, heard), tuple, Settings(nice=0), 0, tmp_path)
     pool.start(NOBODY)
@@ -130,10 +131,29 @@ def test_a_zygote_that_starts_no_worker_is_replaced(tmp_path: Path) -> None:
         os.kill(first, signal.SIGSTOP)
         pool.grow()
         pool.tick(time.monotonic() + START_TIMEOUT_S - 1)
-        pool.tick(time.monotonic() + START_TIMEOUT_S + 1)
+        for late_s in range(1, 4):
+            pool.tick(time.monotonic() + START_TIMEOUT_S + late_s)
         _run_until(poll, pool, lambda: heard.events)
         assert isinstance(heard.events[0], WorkerUp)
         assert pool._zygote.process.pid != first
+        assert caplog.text.count("killed the zygote: it started no process within 60 s") == 1
+        assert caplog.text.count("the zygote ended: killed by SIGKILL") == 1
+    finally:
+        pool.close(5.0)
+        poll.close()
+
+
+def test_a_zygote_that_starts_no_indexer_is_replaced(tmp_path: Path) -> None:
+    """No worker is asked for, so nothing else shows that it hangs."""
+    poll = Poll()
+    pool = WorkerPool(poll, NOBODY, NOBODY, Settings(nice=0), 0, tmp_path / "cache")
+    pool.start(NOBODY)
+    try:
+        assert pool._zygote.process.pid is not None
+        os.kill(pool._zygote.process.pid, signal.SIGSTOP)
+        pool.listings.want(photo_tree(tmp_path / "photos", 3).to_wire(), job := Waiting(), 0)
+        pool.tick(time.monotonic() + START_TIMEOUT_S + 1)
+        _run_until(poll, pool, lambda: job.heard and isinstance(job.heard[-1], work.Indexed))
     finally:
         pool.close(5.0)
         poll.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from prepclient import ImageFolder, InvalidSpec, Parquet, PrepClient, RandomCrop
+from prepclient import ImageFolder, InvalidSpec, Parquet, PrepClient, RandomCrop, SourceUnavailable
 from prepclient.errors import BadSampleError
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.server import Server
@@ -32,6 +33,19 @@ def test_a_job_ends_if_an_image_takes_more_than_a_worker_has(new_server: Callabl
     ):
         list(client)
     assert [worker["restarts"] for worker in server.status()["workers"]] == [0]
+
+
+def test_a_file_that_takes_more_than_a_worker_has_is_named(new_server: Callable[..., Server], tmp_path: Path) -> None:
+    source = photo_tree(tmp_path / "photos", 4)
+    large = min((tmp_path / "photos").rglob("*.jpg"))
+    os.truncate(large, 200 << 20)
+    server = new_server(workers=1, settings={"worker_memory": "100M"})
+    said = rf"MemoryError: \(at {large.parent.name}/{large.name}; worker_memory in the configuration limits"
+    with (
+        PrepClient(source, [RandomCrop(16)], batch_size=4, runtime_dir=server.runtime_dir) as client,
+        pytest.raises(SourceUnavailable, match=said),
+    ):
+        list(client)
 
 
 def test_what_no_worker_can_hold_is_its_samples_verdict(new_server: Callable[..., Server], tmp_path: Path) -> None:

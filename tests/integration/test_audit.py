@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -303,6 +304,20 @@ def test_a_job_without_a_log_is_named_with_those_that_have_one(server: Server) -
     assert done.returncode == exits.FAILED
     assert "no log of job 'not there'" in done.stderr
     assert "'there'" in done.stderr
+
+
+def test_a_log_that_cannot_be_written_denies_no_batch(server: Server) -> None:
+    """As on a full disk, the log is there and empty."""
+    path = log_of(server, "full")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with PrepClient(SOURCE, OPS, job="full", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+            read(client, batches=1)
+        wait_until(lambda: "the audit log of job 'full'" in server.log())
+    done = cli("audit", "full", *where(server))
+    assert done.returncode == exits.FAILED
+    assert done.stdout.endswith("verdict: no batch in the log: the job took none, or the log could not be written\n")
 
 
 def test_a_replaced_sample_is_named_with_its_path(server: Server, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,12 @@ def test_rows_of_plugins_are_the_same_wherever_made(owned: Server, on_path: None
     assert not torch.equal(two[0].sort(0).values, two[12].sort(0).values)  # and each epoch others, of an op
 
 
+def test_a_dataset_may_take_any_memory_when_it_is_listed(owned: Server) -> None:
+    source = Plugin("numbers", columns=COLUMNS, how="names its limit")
+    with PrepClient(source, [SPELLED], batch_size=24, runtime_dir=owned.runtime_dir) as client:
+        assert client.dataset.classes == [str(resource.getrlimit(resource.RLIMIT_DATA)[0]), "odd"]
+
+
 def test_a_dataset_of_pairs_has_classes_and_views(owned: Server, on_path: None) -> None:
     source = Plugin("pairs", n=10)
     with PrepClient(source, [CenterCrop(2)], batch_size=5, views=2, runtime_dir=owned.runtime_dir) as client:
@@ -145,6 +152,8 @@ def assert_level(level: int, batches: Iterable[list[torch.Tensor]]) -> None:
     [
         ("raises", r"op plug-in 'odd' raised ValueError: too dark: .udcff !"),
         ("raises of storage", r"op plug-in 'odd' raised FileNotFoundError: no lookup table"),
+        ("asks numpy for too much", r"op plug-in 'odd' raised MemoryError: .*worker_memory in the config"),
+        ("asks torch for too much", r"op plug-in 'odd' raised RuntimeError: .* allocate memory"),
         ("shape", r"declares an image of shape \(8, 8, 3\) and dtype uint8 and gives ndarray of shape \(3, 8, 3\)"),
         ("dtype", r"declares .* dtype uint8 and gives ndarray of shape \(8, 8, 3\) and dtype float32"),
         ("nothing", r"declares .* and gives NoneType"),
@@ -184,6 +193,8 @@ def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: st
     [
         ("raises", r"source plug-in 'numbers' raised ValueError: too dark: .udcff !"),
         ("raises of storage", r"source plug-in 'numbers' raised FileNotFoundError"),
+        ("asks numpy for too much", r"source plug-in 'numbers' raised MemoryError: .*worker_memory in the config"),
+        ("asks torch for too much", r"source plug-in 'numbers' raised RuntimeError: .* allocate memory"),
         ("shape", r"column image, declares Image of 8 x 8 pixels and gives ndarray of shape \(3, 8, 3\)"),
         ("dtype", r"column image, declares .* gives ndarray of shape \(8, 8, 3\) and dtype float32"),
         ("hangs", r"quarantined: workers died or hung on it"),

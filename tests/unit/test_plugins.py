@@ -254,7 +254,7 @@ class Raising:
         (ValueError("x"), PluginError),
         (FileNotFoundError(2, "x"), SampleError),
         (OSError(24, "no descriptors"), OSError),
-        (MemoryError(), MemoryError),
+        (MemoryError(), PluginError),
     ],
 )
 def test_what_a_dataset_raises_belongs_to_whom_it_concerns(error: BaseException, raised: type[Exception]) -> None:

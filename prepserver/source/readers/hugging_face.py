@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from prepserver.pipeline.sources.hugging_face import HuggingFace
 from prepserver.pipeline.urls import is_url
+from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, library
 from prepserver.source.ranges import MISSING, Listed, RangesReader
 from prepserver.source.roots import Roots
@@ -57,6 +58,9 @@ class HuggingFaceReader(RangesReader):
         feature = features.get(self.spec.label) if isinstance(features, dict) else None
         names = feature.get("names") if isinstance(feature, dict) else None
         return [str(name) for name in names] if isinstance(names, list) else []
+
+    def is_current(self, container: Container) -> bool:
+        return container.meta["classes"] == self.classes() and super().is_current(container)
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Listed:
         pyarrow = library("pyarrow", f"{path}: listing it needs pyarrow", "arrow")

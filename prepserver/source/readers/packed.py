@@ -17,6 +17,7 @@ from typing import Any
 
 from prepserver.checksum import crc32
 from prepserver.pipeline.declared import columns_to_wire, declared_columns
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label
 from prepserver.pipeline.record import Record as Columns
 from prepserver.pipeline.record import label_of
@@ -38,7 +39,7 @@ from prepserver.source import storage
 from prepserver.source.cache import IndexCache
 from prepserver.source.container import AGAIN, BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
-from prepserver.source.files import Listing
+from prepserver.source.files import Listing, rows_of
 from prepserver.source.packed_values import from_bytes
 from prepserver.source.places import Places
 from prepserver.source.reader import IndexInfo, Reader
@@ -52,6 +53,9 @@ INDEX_KEY = "packed dataset 2"
 INDEX_PATTERN = "index-*.packed"
 PLAN_NAME = "pack.json"
 SHARD_PATTERN = "shard-*.packed"
+
+_MORE = "IQII"
+"""The further numbers of each sample in its `Listing`: see `PackedSource`."""
 
 _AGAIN = "run the same prepserver pack again to rebuild it from the shards"
 
@@ -92,13 +96,20 @@ def open_index(path: Path, roots: Roots = ANYWHERE, remedy: str = _AGAIN) -> Con
     """Open the index of a packed dataset; raises `SourceError` if it is gone, outside, damaged, or outdated."""
     try:
         container = Container(path, roots, remedy)
+        if container.meta.get("key") != INDEX_KEY:
+            raise SourceError(f"{path} is not an index of a packed dataset of this version; {_AGAIN}")
+        said, listed = container.meta.get("n"), len(rows_of(container, _MORE))
     except BrokenContainerError as error:
         raise SourceError(f"the index of the packed dataset is damaged: {error}") from error
     except OSError as error:
         raise unusable("the packed dataset's index", str(path), error) from error
-    if container.meta.get("key") != INDEX_KEY:
-        raise SourceError(f"{path} is not an index of a packed dataset of this version; {_AGAIN}")
+    if said != listed:  # a stranger may have written it, checksums and all
+        raise _wrong(path, f"it counts {said} samples and lists {listed}")
     return container
+
+
+def _wrong(path: Path, why: str) -> SourceError:
+    return SourceError(f"the index of the packed dataset is wrong: {path}: {why}; {_AGAIN}")
 
 
 def _check_shards(root: str, sizes: Sequence[int], roots: Roots) -> None:
@@ -146,7 +157,7 @@ class PackedSource(Listing):
     """
 
     def __init__(self, container: Container, spec: Packed, roots: Roots) -> None:
-        super().__init__(container, more="IQII")
+        super().__init__(container, _MORE)
         kinds = kinds_of(container.meta)
         self._columns = [(name, isinstance(kinds.get(name), Image)) for name in columns_of(container.meta)]
         self._label = label_of(kinds)
@@ -210,7 +221,13 @@ class PackedReader(Reader):
         if is_url(root):
             path, roots = self._fetched(path, cache_dir), ANYWHERE
         container = open_index(Path(path), roots)
-        meta = container.meta
+        try:
+            return self._info(path, container.meta, roots)
+        except (KeyError, TypeError, ValueError, SpecError) as error:
+            raise _wrong(Path(path), f"{type(error).__name__}: {error}") from error
+
+    def _info(self, path: str, meta: Mapping[str, Any], roots: Roots) -> IndexInfo:
+        root = self.spec.folder
         packed = dict(kinds_of(meta))
         packed.setdefault(label_of(packed), Label())  # of those without any, all are 0
         if missing := [name for name, kind in self.spec.columns.items() if packed.get(name) != kind]:

@@ -80,8 +80,6 @@ class PluginSource(Source):
         try:
             with _seeded(index):
                 sample = self._dataset[index]
-        except MemoryError:
-            raise
         except OSError as e:
             if e.errno in NOT_THE_SAMPLE:
                 raise

@@ -73,8 +73,6 @@ class PluginOpStage(Stage[PluginOp]):
         try:
             rng = [_generator(each) for each in key] if isinstance(key, list) else _generator(key)
             return self._function(value, rng, **self._params)
-        except MemoryError:
-            raise  # the machine's fault, not the sample's
         except Exception as e:
             raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,20 @@ def test_compressed_files_and_selections_say_the_way_out(tmp_path: Path) -> None
         build_index(spec, tmp_path / "cache")
     with pytest.raises(SourceError, match=r"call flatten_indices\(\) before"):
         build_index(write(tmp_path / "some", [table(5)], _indices_files=[{"filename": "i"}]), tmp_path / "cache")
+
+
+def test_other_names_of_classes_are_another_listing(tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(2)])
+    os.utime(_first(tmp_path / "data"), (1e9, 1e9))
+    before = build_index(spec, tmp_path / "cache")
+    assert build_index(spec, tmp_path / "cache").path == before.path
+    info = tmp_path / "data" / "dataset_info.json"
+    info.write_text(info.read_text().replace("cat", "cow"))
+    after = build_index(spec, tmp_path / "cache")
+    assert (before.classes, after.classes) == (("cat", "dog"), ("cow", "dog"))
+    assert after.digest != before.digest
+    info.write_text(info.read_text().replace("cow", "cat"))
+    assert build_index(spec, tmp_path / "cache").path == before.path
 
 
 def test_files_outside_the_roots_are_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import ImageFolder, Packed, TextLines, source_from_wire
 from prepserver.protocol.packed import BrokenRecordError, IndexedScan, kept_record, pixels_record
 from prepserver.source import IndexInfo, SampleError, Source, SourceError, build_index, open_source
-from prepserver.source.container import BrokenContainerError
+from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.packed_values import from_bytes, to_bytes
 from prepserver.source.readers.packed import columns_meta
 from tests.support.leaks import descriptors
@@ -209,6 +209,30 @@ def test_a_damaged_row_of_the_index_is_no_sample(dataset: Dataset) -> None:
     path.write_bytes(data)
     with pytest.raises(BrokenContainerError, match=r"damaged.*run the same prepserver pack again"):
         open_source(dataset.spec, path).read(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda meta: meta.update(n=COUNT + 10), f"it counts {COUNT + 10} samples and lists {COUNT}"),
+        (lambda meta: meta.update(n=COUNT - 10), f"it counts {COUNT - 10} samples and lists {COUNT}"),
+        (lambda meta: meta.pop("n"), f"it counts None samples and lists {COUNT}"),
+        (lambda meta: meta.pop("classes"), "KeyError: 'classes'"),
+        (lambda meta: meta.pop("pack_digest"), "KeyError: 'pack_digest'"),
+        (lambda meta: meta.update(shards=3), "TypeError: "),
+        (lambda meta: meta.update(kinds={"image": 3}), "kinds"),
+    ],
+)  # fmt: skip
+def test_an_index_that_contradicts_itself_is_refused(dataset: Dataset, change: Any, said: str) -> None:
+    """Its checksums are right: another program may have written it."""
+    path = dataset.index().path
+    written = Container(path)
+    change(written.meta)
+    write_container(path, written.meta, {name: memoryview(written.section(name)) for name in written._sections})
+    with pytest.raises(SourceError) as refused:
+        dataset.index()
+    assert str(path) in str(refused.value)
+    assert said in str(refused.value)
 
 
 def test_a_cut_index_is_refused(dataset: Dataset) -> None:
