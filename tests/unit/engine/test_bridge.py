@@ -21,6 +21,7 @@ from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.telemetry.page import SEVERAL, StatsPage, WorkerStats, create_page
 from prepserver.worker.channel import pair, receive, send
+from tests.support import leaks
 from tests.support.remote import STAND_IN
 from tests.support.waiting import wait_until
 
@@ -100,8 +101,7 @@ def remote(ray: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
 
 def held(name: str) -> list[str]:
     """What this process holds of a segment: descriptors and mappings."""
-    fds = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return [str(path) for path in fds if name in str(path)] + [
+    return [kind for kind in leaks.fds(os.getpid()) if name in kind] + [
         line for line in Path("/proc/self/maps").read_text().splitlines() if name in line
     ]
 
@@ -158,7 +158,7 @@ def test_no_sample_is_blamed_for_a_slow_network(remote: Remote, monkeypatch: pyt
     os.close(ring)
     send(remote.line, work.Fill(1, 1, [1], 5, 2, alone=True))
     wait_until(lambda: remote.page.read().busy)
-    wait_until(lambda: remote.page.read().index == SEVERAL, 10)
+    wait_until(lambda: remote.page.read().index == SEVERAL)
     Actor.go_on.set()
     remote.ended()
 
