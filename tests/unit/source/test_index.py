@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.pipeline.sources import FileList, Filter, ImageFolder, SourceSpec, SyntheticImages
-from prepserver.source import IndexInfo, SourceError, build_index, open_source, reader
+from prepserver.source import IndexInfo, SourceError, build_index, open_source, progress, reader
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.files import FileSource, FileTable
 from prepserver.source.roots import ANYWHERE
+from tests.support.waiting import PATIENCE_S
 
 
 def age(*paths: Path, by_s: int = 3600) -> None:
@@ -50,7 +51,8 @@ class Data:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Data:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Data:
+    monkeypatch.setattr(progress, "_PERIOD_S", PATIENCE_S)  # each scan reports once, however long it takes
     return Data(tmp_path)
 
 
