@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from prepserver.source.storage import remote, threads
 from tests.support.certificates import server_certificate
 
@@ -132,13 +134,17 @@ class ObjectStore:
 def object_store() -> Iterator[ObjectStore]:
     """An object store for a module's tests; what this process read from another one, it no longer knows."""
     store = ObjectStore()
-    try:
-        yield store
-    finally:
-        store.mend()
-        end_reads()
-        store.close()
-        remote._rules = remote._Rules()  # as in a new process; a patch would be undone
+    with pytest.MonkeyPatch.context() as patch:
+        for name in remote._PROXIES:  # of the user's
+            patch.delenv(name, raising=False)
+            patch.delenv(name.lower(), raising=False)
+        try:
+            yield store
+        finally:
+            store.mend()
+            end_reads()
+            store.close()
+            remote._rules = remote._Rules()  # as in a new process; a patch would be undone
 
 
 def end_reads() -> None:
