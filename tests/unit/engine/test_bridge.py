@@ -58,13 +58,16 @@ class Actor:
 
 
 @pytest.fixture
-def ray() -> Any:
+def ray() -> Iterator[Any]:
+    """The stand-in; no thread of its actors or of a bridge closes descriptors in a later test."""
+    threads = threading.active_count()
     spec = importlib.util.spec_from_file_location("stand_in", STAND_IN / "ray.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    wait_until(lambda: threading.active_count() <= threads, why=threading.enumerate)
 
 
 class Remote:
