@@ -20,7 +20,7 @@ from tests.support.tiny_images import photo_tree
 
 _NOT_OURS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
-    *("PREPSERVER_RUNTIME_DIR", "NOTIFY_SOCKET"),
+    *("PREPSERVER_RUNTIME_DIR", "NOTIFY_SOCKET", "COLUMNS", "LINES", "COLORTERM", "FORCE_COLOR", "NO_COLOR"),
 )
 _LOG_SHOWN_CHARS = 6000
 
@@ -30,12 +30,15 @@ hypothesis.settings.load_profile("patient")
 
 @pytest.fixture(scope="session", autouse=True)
 def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test finds the user's daemon, launcher or cache."""
+    """No test finds the user's daemon, launcher or cache, or hangs on the user's terminal or umask."""
+    umask = os.umask(0o022)  # with another one, a folder of a test may be one that others can write to
     with pytest.MonkeyPatch.context() as patch:
         for name in _NOT_OURS:
             patch.delenv(name, raising=False)
+        patch.setenv("TERM", "xterm")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+    os.umask(umask)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

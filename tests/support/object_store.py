@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from prepserver.source.storage import remote
+import pytest
+
+from prepserver.source.storage import remote, threads
 from tests.support.certificates import server_certificate
 
 SECRET = "never-to-be-shown"
@@ -37,7 +41,7 @@ class ObjectStore:
 
     Attributes:
         faults: What happens to requests, by a part of their path: a status such as 403, ``never``, ``cut`` in the
-            middle of the body, ``stall`` there, seconds of delay, or a URL to redirect to.
+            middle of the body, ``stall`` there, seconds of delay, or a URL to redirect to. See `mend`.
         asked: Paths of the requests for content so far, in their order.
     """
 
@@ -46,7 +50,7 @@ class ObjectStore:
     def __init__(self) -> None:
         self.faults: dict[str, int | float | str] = {}
         self.asked: list[str] = []
-        self.ended = threading.Event()
+        self._mended = threading.Event()
         self._moto = subprocess.Popen(
             [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -102,12 +106,22 @@ class ObjectStore:
         """What happens to a request."""
         return next((fault for part, fault in self.faults.items() if part in path), None)
 
+    def held(self, path: str) -> tuple[int | float | str | None, Callable[[], object]]:
+        """What happens to a request, and what waits until the store is mended."""
+        mended = self._mended  # before the fault: `mend` removes that first
+        return self.fault(path), mended.wait
+
+    def mend(self) -> None:
+        """Removes all faults; requests that got no answer, or a part of one, are hung up on."""
+        self.faults.clear()
+        mended, self._mended = self._mended, threading.Event()
+        mended.set()
+
     def close(self) -> None:
         """Ends both."""
-        self.ended.set()
+        self.mend()
         for proxy in self._proxies:
-            proxy.shutdown()
-            proxy.server_close()
+            proxy.close()
         assert self._moto.stdin is not None
         assert self._moto.stdout is not None
         self._moto.stdin.close()
@@ -120,23 +134,54 @@ class ObjectStore:
 def object_store() -> Iterator[ObjectStore]:
     """An object store for a module's tests; what this process read from another one, it no longer knows."""
     store = ObjectStore()
-    try:
-        yield store
-    finally:
-        store.close()
-        remote._rules, remote._link = remote._Rules(), None  # as in a new process; a patch would be undone
+    with pytest.MonkeyPatch.context() as patch:
+        for name in remote._PROXIES:  # of the user's
+            patch.delenv(name, raising=False)
+            patch.delenv(name.lower(), raising=False)
+        try:
+            yield store
+        finally:
+            store.mend()
+            end_reads()
+            store.close()
+            remote._rules = remote._Rules()  # as in a new process; a patch would be undone
+
+
+def end_reads() -> None:
+    """Ends the link of this process with its reads, which no later test meets then; the next one knows nothing."""
+    link, remote._link = remote._link, None
+    if link is not None:
+        link._listing.shutdown()
+        threads._end(link._reading._calls, link._reading._threads)
 
 
 class _Proxy(ThreadingHTTPServer):
-    daemon_threads = True
+    daemon_threads = False  # `close` waits for them: no descriptor of theirs goes in a later test
     request_queue_size = 128  # of 5, a busy machine drops some: a reader asks for many objects at once
 
     def __init__(self, store: ObjectStore, tls: ssl.SSLContext | None = None) -> None:
         self.store = store
+        self._open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), _Handler)
         if tls is not None:  # each connection's own thread shakes hands
             self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def close(self) -> None:
+        """Ends it with all connections."""
+        self.shutdown()
+        for each in list(self._open):
+            with contextlib.suppress(OSError):  # the client has hung up
+                each.shutdown(socket.SHUT_RDWR)
+        self.server_close()
 
     def handle_error(self, *_: Any) -> None:
         """A client that hangs up is what faults make."""
@@ -151,11 +196,11 @@ class _Handler(BaseHTTPRequestHandler):
         store = self.server.store
         if "list-type" not in self.path and self.command == "GET":
             store.asked.append(self.path)
-        fault = store.fault(self.path)
+        fault, wait = store.held(self.path)
         if isinstance(fault, float):
             time.sleep(fault)
         elif fault == "never":
-            store.ended.wait()
+            wait()
             self.close_connection = True
             return
         elif isinstance(fault, str) and fault.startswith("http"):
@@ -169,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = connection.getresponse()
         self._answer(answer.status, dict(answer.headers), answer.read(), broken=fault in ("cut", "stall"))
         if fault == "stall":
-            store.ended.wait()
+            wait()
         connection.close()
 
     do_HEAD = do_GET

@@ -7,11 +7,12 @@ actors can open no dataset.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import threading
 import types
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class _Actor:
     def end(self) -> None:
         self._dead = True
         for answer in list(self._pending):
-            if not answer.done():
+            with contextlib.suppress(InvalidStateError):  # it has just been given
                 answer.set_exception(RayActorError("the actor is dead because its node has died"))
 
     def _live(self, cls: type, arguments: tuple[Any, ...]) -> None:
@@ -79,10 +80,10 @@ class _Actor:
         try:
             result = what(self._made.result())
         except Exception as e:  # noqa: BLE001 - the caller gets it
-            if not answer.done():
+            with contextlib.suppress(InvalidStateError):  # the actor was ended
                 answer.set_exception(e)
         else:
-            if not answer.done():
+            with contextlib.suppress(InvalidStateError):
                 answer.set_result(result)
         self._pending.discard(answer)
 

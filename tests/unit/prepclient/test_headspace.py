@@ -114,7 +114,9 @@ def test_it_tells_what_an_infinitely_fast_loader_would_give(caplog: pytest.LogCa
     assert found["steps"] == 10
     assert 0 < found["now_images_per_s"] < BATCH / 0.01
     assert 0 < found["images_per_s"] < BATCH / 0.01
-    assert found["gain_fraction"] == pytest.approx(found["images_per_s"] / found["now_images_per_s"] - 1, abs=0.01)
+    # of rates that are rounded, which shows where a busy machine makes them low
+    least, most = ((found["images_per_s"] + off) / (found["now_images_per_s"] - off) for off in (-0.06, 0.06))
+    assert least - 0.001 < 1 + found["gain_fraction"] < most + 0.001
     (said,) = [r.getMessage() for r in caplog.records if "headspace" in r.getMessage()]
     assert "an infinitely fast loader would give" in said
 

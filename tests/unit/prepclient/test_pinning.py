@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import threading
 import warnings
@@ -103,7 +104,8 @@ def test_locking_is_tried_again_while_a_graph_is_captured(code: int) -> None:
     assert driver.unregistered == [BASE] * 2
 
 
-def test_locking_begins_when_the_memory_is_all_there() -> None:
+def test_locking_begins_when_the_memory_is_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinning, "_PAGES_PATIENCE_S", math.inf)
     driver, asked = RecordingDriver(), threading.Event()
     present = 1000
 
@@ -133,7 +135,8 @@ def test_memory_that_nobody_faults_in_is_locked_all_the_same(monkeypatch: pytest
     pin.close()
 
 
-def test_closing_ends_the_wait_for_memory() -> None:
+def test_closing_ends_the_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinning, "_PAGES_PATIENCE_S", math.inf)
     driver = RecordingDriver()
     pin = HostPin(BASE, 4096, driver, absent_from=lambda start: 0)
     pin.start()

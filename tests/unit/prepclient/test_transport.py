@@ -8,10 +8,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from prepclient import RandomResizedCrop, SyntheticImages, transport
+from prepclient import RandomResizedCrop, SyntheticImages, served, transport
 from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
 from prepclient.feed import Service, Start
 from prepclient.served import ServedFeed
@@ -24,6 +25,7 @@ from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Welcome
 from tests.support.images import sample_layout
 from tests.support.one_peer import heard, leased, say_welcome
+from tests.support.waiting import PATIENCE_S
 
 SPEC = make_spec(
     SyntheticImages(4, size=(20, 20)), [RandomResizedCrop(2)], batch_size=1, shuffle=True, seed=3, drop_last=False,
@@ -84,8 +86,9 @@ def test_a_daemon_that_gives_no_line_is_named(tmp_path: Path) -> None:
         ask(tmp_path, ATTACH, 0.05)
 
 
-def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peers = []
+    opened = threading.Event()
     listener = Listener(tmp_path / ATTACH_SOCKET, Door())
     listener.sock.setblocking(True)
 
@@ -94,7 +97,15 @@ def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path) -> None:
         assert peer is not None
         peer.open(tmp_path / "line.sock")
         peers.append(peer)
+        opened.set()
 
+    def connect(runtime_dir: Path) -> socket.socket:
+        sock = real(runtime_dir)
+        assert opened.wait(PATIENCE_S)
+        return sock
+
+    real = transport.connect
+    monkeypatch.setattr(transport, "connect", connect)
     daemon = threading.Thread(target=serve)
     daemon.start()
     with pytest.raises(BatchTimeout, match=r"did not answer within timeout_s = 0\.3"):
@@ -157,7 +168,14 @@ def test_a_busy_daemon_is_asked_again(
     assert caplog.text.count("7 clients") == 1
 
 
-def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr(served, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
     listener = Listener(tmp_path / ATTACH_SOCKET, Door())
     listener.sock.setblocking(True)
     ended = threading.Event()
@@ -172,8 +190,8 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None
     daemon = threading.Thread(target=serve)
     daemon.start()
     try:
-        with pytest.raises(ServerBusy, match=r"7 clients, its limit; .*timeout_s = 0.5"):
-            ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=0.5), print)
+        with pytest.raises(ServerBusy, match=r"7 clients, its limit; .*timeout_s = 60"):
+            ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=60.0), print)
     finally:
         ended.set()
         transport.connect(tmp_path).close()

@@ -41,7 +41,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path) 
 
 
 def test_states_come_newest_first(cache: IndexCache) -> None:
-    for state, age_s in ((1, 20), (2, 10), (3, 30)):
+    for state, age_s in ((1, 2000), (2, 1000), (3, 3000)):
         publish(cache, state, age_s)
     assert [container.meta["state"] for _, container in cache.candidates(KEY)] == [2, 1, 3]
     assert not list(cache.candidates("other"))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from prepserver.pipeline.sources import FileList, ImageFolder
-from prepserver.source import OutsideRootsError, Roots, SampleError, SourceError, build_index, open_source
+from prepserver.source import OutsideRootsError, Roots, SampleError, SourceError, build_index, open_source, progress
+from tests.support.waiting import PATIENCE_S
 
 
 def files(root: Path, *names: str) -> Path:
@@ -44,7 +45,10 @@ def test_masks_make_another_source_with_another_content(folder: ImageFolder, tmp
     assert build_index(folder, tmp_path / "cache") == masked
 
 
-def test_an_index_with_masks_is_taken_again(folder: ImageFolder, tmp_path: Path) -> None:
+def test_an_index_with_masks_is_taken_again(
+    folder: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PERIOD_S", PATIENCE_S)  # each scan reports once, however long it takes
     for path in filter(Path.is_dir, (tmp_path / "data").rglob("*")):
         os.utime(path, (1e9, 1e9))
     os.utime(tmp_path / "data", (1e9, 1e9))

@@ -16,12 +16,12 @@ from prepserver.telemetry import cores
 def test_work_is_seen_of_the_thread_and_of_the_machine() -> None:
     before, machine = cores.ran_and_waited_s(os.getpid()), cores.busy_s()
     began_s = time.thread_time()
-    while time.thread_time() < began_s + 0.05:
+    while time.thread_time() < began_s + 0.1:
         pass
     after = cores.ran_and_waited_s(os.getpid())
     assert before is not None
     assert after is not None
-    assert after[0] >= before[0] + 0.04
+    assert after[0] >= before[0] + 0.05  # the kernel counts at ticks, of up to 10 ms
     assert after[1] >= before[1]
     assert cores.busy_s() > machine
 
