@@ -209,6 +209,7 @@ class Watch:
             images_per_s=per_s(("images", number)) or 0.0,
             waiting=1.0 if cursor.waits else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
+            in_epochs=1.0 if cursor.waits else min(1.0, whole),
             waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
             workers=len(seats),
             workers_busy=self._mean("busy", tickets, span_s),
