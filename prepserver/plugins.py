@@ -217,7 +217,7 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
             shown = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
         case Label() | Scalar():
             number = as_array(value)
-            whole, wanted = np.issubdtype(number.dtype, np.integer), kind.stored()[1]
+            whole, wanted = number.dtype.kind in "biu", kind.stored()[1]
             fits = number.size == 1 and (whole or (wanted.startswith("float") and number.dtype.kind == "f"))
             shown = number.reshape(()).astype(wanted) if fits else None
             if shown is not None and whole and int(shown) != int(number.reshape(())):
@@ -239,6 +239,10 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
 
 def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[Any, Any] | None:
     array = as_array(value)
+    floats = dtype.startswith("float") or not array.size
+    if isinstance(value, list | tuple) and array.dtype.kind in ("biuf" if floats else "biu"):
+        cast = array.astype(dtype)  # the numbers of a list have no dtype of their own
+        array = cast if floats or (cast == array).all() else array
     fits = array.dtype == dtype and shape in (None, array.shape)
     return np.require(array, requirements=("C", "W")) if fits else None
 
@@ -265,5 +269,6 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 def described(value: Any) -> str:
     """Describes a value for an error: its type, and shape and dtype if it has them."""
     kind = type(value).__name__
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    like = as_array(value) if isinstance(value, list | tuple) else value
+    shape, dtype = getattr(like, "shape", None), getattr(like, "dtype", None)
     return kind if shape is None else f"{kind} of shape {tuple(shape)} and dtype {dtype}"

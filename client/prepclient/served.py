@@ -196,8 +196,8 @@ class ServedFeed(Feed):
         )
         if self.about_job(session.handed.totals).get("waits_for") == "ranks":
             return found + (
-                "this job waits for its other ranks, which have not attached. A client that one rank uses alone, to "
-                "evaluate for example, takes sharding=Sharding(rank=0, world_size=1)"
+                "this job waits for its other ranks, which have not attached or take no batches. A client that one "
+                "rank uses alone, to evaluate for example, takes sharding=Sharding(rank=0, world_size=1)"
             )
         return found + (
             "`prepserver status` shows whether its workers are busy, and whether this job waits for a slower job"

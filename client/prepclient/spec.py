@@ -70,7 +70,7 @@ def make_spec(
     wire_shuffle = _SHUFFLES[shuffle]
     if batching == "batch-shuffle-repeat":
         if wire_shuffle == "none":
-            raise SpecError("shuffle", shuffle, "True or 'full' with order='batch-shuffle-repeat'")
+            raise SpecError("shuffle", shuffle, "must be True or 'full' with order='batch-shuffle-repeat'")
         wire_shuffle = "full"  # a pass is one permutation of batches, with the short one last
     batch_size = integer("batch_size", batch_size, 1, 2**20)
     seed = integer("seed", seed, 0, 2**63 - 1)

@@ -217,8 +217,8 @@ def _add_status(commands: _Commands) -> None:
         "Shows workers, jobs (epoch, images/s, the part of their time that they wait, and for what), what limits each "
         "job, streams and lanes with their sharing factor (rows delivered per row made), caches, memory, and GPUs if "
         "there is a driver. Rates and percentages cover the last ten seconds. A job waits for the workers, for another "
-        "job (shown by its id), for its own ranks that have not attached, for a stream that it will join, or for its "
-        "start position.",
+        "job (shown by its id), for its own ranks that have not attached or take no batches, for a stream that it "
+        "will join, or for its start position.",
     )  # fmt: skip
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 

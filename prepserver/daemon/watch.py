@@ -209,6 +209,7 @@ class Watch:
             images_per_s=per_s(("images", number)) or 0.0,
             waiting=1.0 if cursor.waits else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
+            in_epochs=1.0 if cursor.waits else min(1.0, whole),
             waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
             workers=len(seats),
             workers_busy=self._mean("busy", tickets, span_s),
@@ -260,18 +261,19 @@ def ring_fill(cursor: Cursor, rows: int) -> float:
 def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str | None:
     """What a rank waits for now; None if it has rows to read.
 
-    ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
-    ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
+    ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (those of its own job do, or their places if
+    they have not attached yet), ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
     """
     if not cursor.waits_now:
         return None
     if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
         return f"stream {coordinator.waits_for[stream.id]}"
-    if cursor.need > stream.head:
+    # Between a rank's batches lie those of the others, which may be missing.
+    if cursor.need - stream.head > cursor.round_rows - cursor.line.full_epoch.batch_size:
         return "place"
     present = {c.job: c.id for c in stream.cursors.values() if c.present}
     for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
         if cursor in others:
             return f"job {present.get(slow.job, slow.id)}"
-    absent = any(not c.present and c.job == cursor.job and c.need == stream.low for c in stream.cursors.values())
-    return "ranks" if absent and stream.limit - stream.head < coordinator.chunk_rows else "workers"
+    is_behind = any(c.job == cursor.job and c.need == stream.low and not c.waits_now for c in stream.cursors.values())
+    return "ranks" if is_behind and stream.limit - stream.head < coordinator.chunk_rows else "workers"

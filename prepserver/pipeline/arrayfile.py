@@ -10,7 +10,7 @@ import json
 import math
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
@@ -45,12 +45,13 @@ class StoredArray(NamedTuple):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def stored_arrays(path: str, file: IO[bytes]) -> dict[str, StoredArray]:
+def stored_arrays(path: str, file: IO[bytes], only: str = "") -> dict[str, StoredArray]:
     """Return the arrays of a file by name; that of an .npy file has an empty name.
 
     Args:
         path: Its path, whose suffix decides the format.
         file: The file, seekable.
+        only: The array that is wanted, if the file has one of that name: others in it may be unusable.
 
     Raises:
         BadArrayError: It cannot be used.
@@ -60,7 +61,7 @@ def stored_arrays(path: str, file: IO[bytes]) -> dict[str, StoredArray]:
     file.seek(0)
     for suffix, read in _FORMATS.items():
         if path.lower().endswith(suffix):
-            found = read(file)
+            found = read(file, only)
             break
     else:
         raise BadArrayError(f"does not end in {', '.join(_FORMATS)}")
@@ -97,13 +98,16 @@ def _npy(file: IO[bytes]) -> StoredArray:
     return _stored(shape, _NPY.get(descr, "?"), descr, file.tell())
 
 
-def _npz(file: IO[bytes]) -> dict[str, StoredArray]:
+def _npz(file: IO[bytes], only: str) -> dict[str, StoredArray]:
     found: dict[str, StoredArray] = {}
     try:
         with zipfile.ZipFile(file) as archive:
-            members = [each for each in archive.infolist() if each.filename.endswith(".npy")]
-            for member in members:
-                name = member.filename.removesuffix(".npy")
+            members = {
+                each.filename.removesuffix(".npy"): each
+                for each in archive.infolist()
+                if each.filename.endswith(".npy")
+            }
+            for name, member in _wanted(members, only):
                 if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                     raise BadArrayError(
                         f"is compressed (array {name!r}), so no row can be read alone; save it with numpy.savez "
@@ -122,7 +126,7 @@ def _npz(file: IO[bytes]) -> dict[str, StoredArray]:
     return found
 
 
-def _safetensors(file: IO[bytes]) -> dict[str, StoredArray]:
+def _safetensors(file: IO[bytes], only: str) -> dict[str, StoredArray]:
     length = int.from_bytes(file.read(8), "little")
     if length > _MAX_SAFETENSORS_HEADER_BYTES:
         raise BadArrayError(f"is damaged, or no .safetensors file: its header has {length} bytes")
@@ -137,7 +141,7 @@ def _safetensors(file: IO[bytes]) -> dict[str, StoredArray]:
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         raise BadArrayError("is damaged, or no .safetensors file: its header is not one") from None
     found: dict[str, StoredArray] = {}
-    for name, (dtype, shape, begin, end) in places.items():
+    for name, (dtype, shape, begin, end) in _wanted(places, only):
         if not isinstance(begin, int) or begin < 0 or not isinstance(shape, list):
             raise BadArrayError("is damaged: its header is not one")
         with _naming(name):
@@ -145,6 +149,10 @@ def _safetensors(file: IO[bytes]) -> dict[str, StoredArray]:
         if end != begin + found[name].nbytes:
             raise BadArrayError(f"is damaged: array {name!r} has another size than its shape says")
     return found
+
+
+def _wanted(arrays: dict[str, Any], only: str) -> Iterable[tuple[str, Any]]:
+    return [(only, arrays[only])] if only in arrays else arrays.items()
 
 
 @contextmanager
@@ -164,8 +172,8 @@ def _stored(shape: tuple[Any, ...], dtype: str, given: object, offset: int) -> S
     return StoredArray(shape, dtype, offset)
 
 
-_FORMATS: dict[str, Callable[[IO[bytes]], dict[str, StoredArray]]] = {
-    ".npy": lambda file: {"": _npy(file)},
+_FORMATS: dict[str, Callable[[IO[bytes], str], dict[str, StoredArray]]] = {
+    ".npy": lambda file, _only: {"": _npy(file)},
     ".npz": _npz,
     ".safetensors": _safetensors,
 }

@@ -121,7 +121,7 @@ class IndexCache:
         except OSError as error:
             raise SourceError(
                 f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder "
-                "(the daemon's --cache-dir)"
+                "(the daemon's --cache-dir, else $XDG_CACHE_HOME)"
             ) from error
         for old in self._newest_first(f"{key}-*.idx")[_STATES_KEPT:]:
             old.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ for rows, the verdict names the cause: another job, its own ranks, or the worker
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from prepserver.telemetry.facts import BUSY, NOTICED, STARVED, Facts, FullCache
@@ -66,6 +66,8 @@ def judge(facts: Facts) -> Verdict:
     if facts.images_per_s <= 0 and facts.waiting < 1.0:
         stretch = f"in the last {facts.span_s:.0f} s"
         return Verdict("not enough data", why=f"the job took no batch {stretch}: it evaluates, saves, or has stopped")
+    # Rates count the whole span, and so must what can be gained: a loop that is mostly elsewhere gains little.
+    facts = replace(facts, waiting=facts.waiting * facts.in_epochs, copying=facts.copying * facts.in_epochs)
     found = []
     if facts.waiting >= NOTICED:
         found.append(_waiting(facts))

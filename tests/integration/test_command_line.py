@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import Joining, PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, Sharding, SyntheticImages
 from prepserver import __version__
 from prepserver.cli import exits
 from tests.support import leaks
@@ -111,6 +111,29 @@ def test_status_names_the_job_that_a_job_waits_for(server: Server, client_proces
         assert waits()["slow"][1] is None
     finally:
         slow.end()  # so that the other one can go on, and its thread end
+        reader.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("has_come", [False, True])
+def test_status_says_that_a_rank_waits_for_another(server: Server, client_process: Start, has_come: bool) -> None:
+    source = SyntheticImages(4096, 32)
+    ranks = [client_process(server, source, batch_size=8, job="ranks", sharding=Sharding(rank, 2)) for rank in range(2)]
+    for client in ranks[: 1 + has_come]:
+        client.ask("attach")
+    if has_come:
+        ranks[1].read(1)
+    reader = threading.Thread(target=ranks[0].read)
+    reader.start()
+
+    def waits() -> dict[int, str | None]:
+        return {job["rank"]: job["waits_for"] for job in server.status()["jobs"]}
+
+    try:
+        wait_until(lambda: waits()[0] == "ranks", why=waits)
+        assert waits().get(1) is None
+    finally:
+        ranks[1].ask("attach")
+        ranks[1].end()  # so that the other one can go on, and its thread end
         reader.join(PATIENCE_S)
 
 

@@ -49,7 +49,7 @@ class Arrays(SourceSpec):
         if unknown := kinds.keys() - where.keys():
             raise SpecError("columns", unknown.pop(), f"is no column; there are: {', '.join(where) or 'none'}")
         for name in where.keys() - kinds.keys():
-            kinds[name] = _kind(name, array_of(_stored(name, where[name]), name))
+            kinds[name] = _kind(name, array_of(_stored(name, where[name], name), name))
         for name, kind in kinds.items():
             if (kind.size if isinstance(kind, Image | Mask) else kind.shape if isinstance(kind, Array) else ()) is None:
                 raise SpecError(f"columns.{name}", kind, "must say the shape of a row, which the file has")
@@ -101,12 +101,12 @@ def _is_here(path: str) -> bool:
         return False
 
 
-def _stored(field: str, path: str) -> dict[str, StoredArray]:
+def _stored(field: str, path: str, only: str = "") -> dict[str, StoredArray]:
     if is_url(path):
         raise SpecError(field, path, "is a URL, which only the daemon reads: declare the kinds of all columns")
     try:
         with open(path, "rb") as file:
-            return stored_arrays(path, file)
+            return stored_arrays(path, file, only)
     except BadArrayError as error:
         raise SpecError(field, path, str(error)) from None
     except OSError as error:

@@ -154,7 +154,7 @@ class ArraysReader(ScanningReader):
             try:
                 with open_file(self.roots, "the file", path) as file:
                     opened.setdefault(path, file)
-                    array = array_of(stored_arrays(path, stream(file)), name)
+                    array = array_of(stored_arrays(path, stream(file), name), name)
                     column = _Column(name, files.index(path), array.offset, array.shape, array.dtype)
                     column.check(self.spec.columns[name])
                     digest.update(json.dumps([name, column.shape, column.dtype]).encode())
@@ -168,9 +168,11 @@ class ArraysReader(ScanningReader):
                 raise SourceError(f"{path}: column {name!r} {error.reason}") from error
             columns.append(column.__dict__)
         lengths = {each["name"]: each["shape"][0] for each in columns}
-        if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        if not any(lengths.values()):
+            raise SourceError(f"{self.spec.place} has no samples")
+        if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise SourceError(f"{self.spec.place}: columns must have the same number of samples, 1 or more: {shown}")
+            raise SourceError(f"{self.spec.place}: columns must have the same number of samples: {shown}")
         # The digest of the content covers only pieces of it.
         state = digest_of([[opened[path].size for path in files], [opened[path].version for path in files]])
         meta = {

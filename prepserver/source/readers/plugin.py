@@ -124,7 +124,7 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
     size = "any height and width" if kind.size is None else f"{kind.size[0]} x {kind.size[1]} pixels"
     raise plugins.PluginError(
         f"{what} declares {type(kind).__name__} of {size} and gives {plugins.described(value)}. Give a PIL image, a "
-        "uint8 array (H, W, C) or tensor (C, H, W), or, without a declared size, the bytes of a file"
+        f"uint8 array (H, W, C) or tensor (C, H, W){', or bytes of a file' if kind.size is None else ''}"
     )
 
 

@@ -202,3 +202,13 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path, monkeyp
 def test_a_path_that_is_too_long_for_a_socket_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(NoServer, match="too long"):
         connect(tmp_path / ("x" * 120))
+
+
+@pytest.mark.parametrize(("uid", "command"), [(0, "prepserver start --runtime-dir {}"), (7, "prepserver start")])
+def test_the_command_to_start_a_daemon_works_for_this_user(
+    uid: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "SYSTEM_RUNTIME_DIR", os.fspath(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    with pytest.raises(NoServer, match=f"`{command.format(tmp_path)}`"):
+        connect(tmp_path)

@@ -54,6 +54,7 @@ def judged(**other: Any) -> Any:
         {"waiting": 0.049, "copying": 0.049},
         {"inline": True},
         {"pure_kernels": "no compiler"},
+        {"waiting": 0.4, "copying": 0.4, "in_epochs": 0.1},  # an evaluation now and then
     ],
 )
 def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
