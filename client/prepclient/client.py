@@ -252,6 +252,12 @@ class PrepClient(Turns):
         """Batches of a whole epoch for this rank; if epochs differ (see `order`), of the next batch's epoch."""
         return self._attached().line.batches_per_epoch + self._loop.headspace.extra
 
+    def __getitem__(self, index: object) -> Never:
+        """Raises TypeError: what a DataLoader around a client asks for."""
+        raise TypeError(
+            "a PrepClient gives whole batches, and takes the DataLoader's place: iterate over it without a DataLoader"
+        )
+
     @in_turn
     def set_epoch(self, epoch: int) -> None:
         """Makes `epoch` the next one to iterate over, as DistributedSampler's `set_epoch` does.
@@ -472,8 +478,8 @@ class PrepClient(Turns):
     def __reduce__(self) -> Any:
         """Raises TypeError: a connection and its memory cannot be sent to another process."""
         raise TypeError(
-            "a PrepClient cannot be pickled or copied: it belongs to one process. Make it in the process that uses it; "
-            "to continue elsewhere, send state_dict()"
+            "a PrepClient cannot be pickled or copied: it belongs to one process. Make it in the process that uses it, "
+            "without a DataLoader around it; to continue elsewhere, send state_dict()"
         )
 
     # -- inside -----------------------------------------------------------------------------------------
