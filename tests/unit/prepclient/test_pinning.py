@@ -164,12 +164,13 @@ class Refuses(RunningDevice):
 @pytest.mark.parametrize("batches_of", [iter, PrepClient.progress])
 def test_the_warning_points_at_the_users_loop(batches_of: Callable[[PrepClient], Iterator[Any]]) -> None:
     train = DeviceClient(SyntheticImages(4, 16), [CenterCrop(8)], inline=True, fake=Refuses())
-    with train, pytest.warns(PinningWarning) as caught:
+    with train, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for _ in batches_of(train):
             pin = train._feed().rows.links[0].rows._pin
             assert pin is not None
             pin.wait(PATIENCE_S)  # the next step warns
-    assert [warning.filename for warning in caught] == [__file__]
+    assert [(warning.category, warning.filename) for warning in caught] == [(PinningWarning, __file__)]
 
 
 def test_a_driver_that_raises_is_a_refusal_and_not_a_dead_thread() -> None:
