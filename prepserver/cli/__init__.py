@@ -198,7 +198,7 @@ def _add_start(commands: _Commands) -> None:
     )  # fmt: skip
     p.add_argument("--address", metavar="HOST:PORT|auto", dest="ray_address", help=_ADDRESS_HELP)
     p.add_argument("--remote-workers", metavar="N", type=int, help="workers on the Ray cluster, one CPU each")
-    p.add_argument("--config", metavar="FILE.toml", type=Path, help="file of settings, see below")
+    p.add_argument("--config", metavar="FILE.toml", type=Path, help="file of settings")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
     p.add_argument("--log-format", choices=("text", "json"), help="json: one object per line (default text)")
     p.add_argument("--foreground", action="store_true", help="do not detach (the default)")
@@ -516,8 +516,8 @@ def _add_completion(commands: _Commands) -> None:
     p = _add(
         commands, "completion", "prepserver.cli.completion:completion", "print a completion script for your shell",
         "Prints a script that completes commands and options. Load it in your shell's startup file.",
-        "bash: source <(prepserver completion bash)\nzsh:  eval \"$(prepserver completion zsh)\"\n"
-        "fish: prepserver completion fish | source",
+        "examples:\n  bash: source <(prepserver completion bash)\n  zsh:  eval \"$(prepserver completion zsh)\"\n"
+        "  fish: prepserver completion fish | source",
         runtime_dir=False,
     )  # fmt: skip
     p.add_argument("shell", choices=("bash", "zsh", "fish"))
