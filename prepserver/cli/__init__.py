@@ -133,7 +133,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _meant(text: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(text.split("=")[0], known, 1)
+    close = difflib.get_close_matches(text.split("=")[0], known, 1, 0.65)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

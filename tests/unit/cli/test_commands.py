@@ -135,7 +135,7 @@ def test_an_error_names_command_argument_and_help(
     code, out, err = said(line.split(), capsys)
     assert (code, out) == (exits.USAGE, "")
     assert err.startswith(f"{command}: {reason}")
-    assert err.endswith(f"\nTry `{command} --help`.\n")
+    assert err.endswith(f" Try `{command} --help`.")
 
 
 @pytest.mark.parametrize(
