@@ -261,14 +261,14 @@ def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str |
     """What a rank waits for now; None if it has rows to read.
 
     ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
-    ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
+    ``stream ID`` (which is not yet where it will share it) or ``start`` (the stream is not yet at its start position).
     """
     if not cursor.waits_now:
         return None
     if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
         return f"stream {coordinator.waits_for[stream.id]}"
     if cursor.need > stream.head:
-        return "place"
+        return "start"
     present = {c.job: c.id for c in stream.cursors.values() if c.present}
     for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
         if cursor in others:

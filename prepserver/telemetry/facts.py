@@ -39,7 +39,7 @@ class Facts:
     images_per_s: float = 0.0  # images that this rank takes
     waiting: float = 0.0  # fraction of the loop's time for which it waited for rows
     copying: float = 0.0  # fraction of the loop's time for which it waited while ready rows were copied
-    # How often the job was seen waiting, by cause: ``workers``, ``job NAME``, ``ranks``, ``place``, ``stream ID``.
+    # How often the job was seen waiting, by cause: ``workers``, ``job NAME``, ``ranks``, ``start``, ``stream ID``.
     waits_for: Mapping[str, float] = field(default_factory=dict)
     workers: int = 0
     workers_busy: float = 0.0  # fraction of their time for which they make rows
