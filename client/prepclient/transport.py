@@ -158,7 +158,7 @@ class Connection:
                 self._read_lease(max(0.001, deadline_s - time.monotonic()))
             except (TimeoutError, BlockingIOError) as e:
                 raise errors.BatchTimeout(
-                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {timeout_s:g} s: see "
+                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {timeout_s:.3g} s: see "
                     "its log, and `prepserver status`"
                 ) from e
         return self._given.pop(number)
@@ -211,19 +211,21 @@ def ask(
 ) -> tuple[Connection, Any]:
     """Connects and asks one question, such as `Attach`; returns the connection and the answer.
 
-    `timeout_s` is the longest wait for the answer. While the daemon lists the source, each of its reports restarts this
-    time, and `on_scanning` is called with the number of samples found so far.
+    `timeout_s` is the longest wait for the answer, from the first step on. While the daemon lists the source, each of
+    its reports restarts this time, and `on_scanning` is called with the number of samples found so far.
 
     Raises:
         PrepClientError: No connection could be made, or the daemon refused or did not answer.
     """
+    deadline_s = time.monotonic() + timeout_s
     connection = Connection(runtime_dir, timeout_s)
     try:
-        answer = Scanning(0) if connection.send(question, timeout_s) else None
+        answer = Scanning(0) if connection.send(question, deadline_s - time.monotonic()) else None
         while isinstance(answer, Scanning):
-            answer = connection.receive(timeout_s)
+            answer = connection.receive(deadline_s - time.monotonic())
             if isinstance(answer, Scanning):
                 on_scanning(answer.samples)
+                deadline_s = time.monotonic() + timeout_s
         if answer is None:
             raise errors.BatchTimeout(
                 f"the daemon in {runtime_dir} did not answer within timeout_s = {timeout_s:g}: see its log, and "
@@ -286,11 +288,12 @@ def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None)
     Raises:
         PrepClientError: No daemon runs, or it gives no valid answer within `timeout_s`.
     """
+    deadline_s = time.monotonic() + timeout_s
     connection, answer = ask(runtime_dir, AskStatus(since_ns), timeout_s)
     with contextlib.closing(connection):
         if not isinstance(answer, Status):
             raise unexpected(answer)
-        with open(connection.take(answer.memory), "rb") as memory:
+        with open(connection.take(answer.memory, max(0.0, deadline_s - time.monotonic())), "rb") as memory:
             try:
                 found = json.loads(os.pread(memory.fileno(), answer.nbytes, 0))
             except ValueError as e:

@@ -16,12 +16,12 @@ from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
 from prepclient.feed import Service, Start
 from prepclient.served import ServedFeed
 from prepclient.spec import make_spec
-from prepclient.transport import ask, connect
+from prepclient.transport import ask, ask_status, connect
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Welcome
+from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Status, Welcome
 from tests.support.images import sample_layout
 from tests.support.one_peer import heard, leased, say_welcome
 
@@ -102,6 +102,27 @@ def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path) -> None:
     daemon.join()
     listener.close()
     peers[0].close()
+
+
+def test_a_question_has_one_deadline_for_all_of_its_steps(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / ATTACH_SOCKET, Door())
+    listener.sock.setblocking(True)
+
+    def serve() -> None:
+        peer = listener.accept()
+        assert peer is not None
+        peer.open(tmp_path / "line.sock")
+        heard(peer)
+        peer.send(Status(2, 7))  # whose descriptor never comes
+        assert heard(peer) is None
+        peer.close()
+
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    with pytest.raises(BatchTimeout, match=r"within (?!10 s)"):
+        ask_status(tmp_path, 0.9)
+    daemon.join()
+    listener.close()
 
 
 @pytest.mark.parametrize("asked_after", [False, True])
