@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,13 +67,14 @@ class Connection:
         self.runtime_dir = runtime_dir
         self._given: dict[int, int] = {}
         self._dealer: zmq.Socket[bytes] | None = None
-        self._lease = connect(runtime_dir)
+        deadline_s = time.monotonic() + timeout_s
+        self._lease = connect(runtime_dir, timeout_s)
         try:
             with contextlib.suppress(
                 BrokenPipeError, ConnectionResetError
             ):  # the daemon has hung up, and may have said why
                 self._lease.send(hello())
-            self._open_line(self.take(0, timeout_s))
+            self._open_line(self.take(0, max(0.0, deadline_s - time.monotonic())))
             self._poller = zmq.Poller()
             self._poller.register(self._lease.fileno(), zmq.POLLIN)
             self._poller.register(self._dealer, zmq.POLLIN)
@@ -249,10 +251,11 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return _contexts[pid]
 
 
-def connect(runtime_dir: Path) -> socket.socket:
+def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> socket.socket:
     """A connection to the attach socket.
 
     Raises:
+        BatchTimeout: The daemon's queue of connections is full, and stays so for `timeout_s`.
         NoServer: No daemon listens there.
         NoPermission: This user may not open the socket.
         TooFewDescriptors: This process cannot open a socket.
@@ -261,7 +264,16 @@ def connect(runtime_dir: Path) -> socket.socket:
     with opening(1):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        # With a timeout of Python's own, connect would not wait while the daemon's queue is full. 0 would be no limit.
+        limit = struct.pack("ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         sock.connect(os.fspath(path))
+    except BlockingIOError as e:
+        sock.close()
+        raise errors.BatchTimeout(
+            f"the daemon in {runtime_dir} took no connection within {timeout_s:.3g} s: see its log, and "
+            "`prepserver status`"
+        ) from e
     except PermissionError as e:
         sock.close()
         raise errors.NoPermission(
