@@ -17,6 +17,7 @@ platform serves every Python.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import importlib.util
@@ -109,6 +110,18 @@ def _output(command: list[str]) -> str:
         return ""
 
 
+def manual() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with notes and examples where argparse-manpage finds them."""
+    from prepserver.cli import command_line, exits
+
+    parser = command_line()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for command in commands.choices.values():
+        for part in command.epilog.removesuffix(exits.EPILOG).strip().split("\n\n"):
+            command.description += f"\n\n.EX\n{part}\n.EE" if part.startswith("example") else f"\n\n{part}"
+    return parser
+
+
 def pages(root: Path) -> Path:
     """Write the files for share/ of a prefix: completions, and the man page if argparse-manpage is installed."""
     share = root / PAGES
@@ -119,8 +132,8 @@ def pages(root: Path) -> Path:
     }
     if importlib.util.find_spec("argparse_manpage"):
         commands["man/man1/prepserver.1"] = [
-            *("-c", "from argparse_manpage.cli import main; main()", "--module=prepserver.cli"),
-            *("--function=command_line", "--format=single-commands-section", "--project-name=prepserver"),
+            *("-c", "from argparse_manpage.cli import main; main()", "--module=hatch_build"),
+            *("--function=manual", "--format=single-commands-section", "--project-name=prepserver"),
             *("--description=a preprocessing daemon for GPU machines", "--manual-title=prepserver"),
             f"--include={root / 'deploy/man-sections'}",
         ]

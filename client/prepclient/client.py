@@ -33,7 +33,6 @@ from prepclient.sharding import Sharding
 from prepclient.spec import check_cache, make_spec
 from prepclient.stages import Staging
 from prepclient.timeline import Timeline
-from prepclient.timing import progress
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.checks import integer, number
@@ -231,7 +230,6 @@ class PrepClient(Turns):
             self._attachment, form, converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy),
             Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
         )  # fmt: skip
-        self._iterators = 0  # how many were made; only the latest one works
         self._latest: ReferenceType[Epoch] | None = None  # weak: a loop that drops it ends it
 
     # -- as in a DataLoader -----------------------------------------------------------------------------
@@ -243,14 +241,20 @@ class PrepClient(Turns):
         if not session.line.at_epoch_start and not self._attachment.goes_on:
             # The loop left this epoch early: begin the next one, wherever the order allows.
             session = self._restart(Start(session.epoch + 1))
-        self._iterators += 1
-        latest = Epoch(self, self._iterators, self._loop.begin_epoch(session))
+        self._loop.iterators += 1
+        latest = Epoch(self, self._loop, self._loop.begin_epoch(session))
         self._latest = ref(latest)
         return latest
 
     def __len__(self) -> int:
         """Batches of a whole epoch for this rank; if epochs differ (see `order`), of the next batch's epoch."""
         return self._attached().line.batches_per_epoch + self._loop.headspace.extra
+
+    def __getitem__(self, index: object) -> Never:
+        """Raises TypeError: what a DataLoader around a client asks for."""
+        raise TypeError(
+            "a PrepClient gives whole batches, and takes the DataLoader's place: iterate over it without a DataLoader"
+        )
 
     @in_turn
     def set_epoch(self, epoch: int) -> None:
@@ -277,7 +281,7 @@ class PrepClient(Turns):
             unread = latest if latest is not None and latest.is_unread else None
             session = self._restart(Start(epoch))
             if unread is not None:
-                unread.begin_at(self._iterators, self._loop.begin_epoch(session))
+                unread.begin_at(self._loop.begin_epoch(session))
 
     @property
     def batch_size(self) -> int:
@@ -390,7 +394,7 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: `epochs` is not a whole number, or is below 1.
         """
-        return progress(self, integer("epochs", epochs, 1, 2**31))
+        return self._loop.progress(self.__iter__, integer("epochs", epochs, 1, 2**31))
 
     @in_turn
     def timeline(self, path: str | os.PathLike[str], steps: int = 200) -> None:
@@ -447,7 +451,7 @@ class PrepClient(Turns):
         at.detach()
         at.start, at.began, at.listing = place, began, listing
         at.goes_on = place.position is not None
-        self._iterators += 1
+        self._loop.iterators += 1
 
     @in_turn
     def close(self) -> None:
@@ -459,7 +463,7 @@ class PrepClient(Turns):
         self._loop.end_timeline()
         self._loop.headspace.end_epoch()
         self._attachment.close()
-        self._iterators += 1
+        self._loop.iterators += 1
 
     def __enter__(self) -> PrepClient:
         return self
@@ -472,8 +476,8 @@ class PrepClient(Turns):
     def __reduce__(self) -> Any:
         """Raises TypeError: a connection and its memory cannot be sent to another process."""
         raise TypeError(
-            "a PrepClient cannot be pickled or copied: it belongs to one process. Make it in the process that uses it; "
-            "to continue elsewhere, send state_dict()"
+            "a PrepClient cannot be pickled or copied: it belongs to one process. Make it in the process that uses it, "
+            "without a DataLoader around it; to continue elsewhere, send state_dict()"
         )
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -494,5 +498,5 @@ class PrepClient(Turns):
     def _restart(self, start: Start) -> Session:
         self._attachment.detach()
         self._attachment.start = start
-        self._iterators += 1  # ends iterators of the old epoch
+        self._loop.iterators += 1  # ends iterators of the old epoch
         return self._attached()

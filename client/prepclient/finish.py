@@ -264,12 +264,6 @@ class Finisher:
         """Stored images with a long innermost axis, because an inner loop over three channels is slow."""
         return images.flatten(2)  # (n, H, W * C) or (n, C, H * W)
 
-    def __call__(self, parts: Sequence[torch.Tensor], drawn: torch.Tensor | None = None) -> torch.Tensor:
-        """A new finished batch from its stored parts; see :meth:`fill`."""
-        out = self.empty(sum(len(part) for part in parts))
-        self.fill(out, parts, drawn)
-        return out
-
 
 def _planes(images: torch.Tensor, layout: Layout) -> torch.Tensor:
     return images.permute(0, 3, 1, 2) if layout == "HWC" else images

@@ -104,16 +104,16 @@ class InlineFeed(Feed):
 
 def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:
     """Makes a private ring: for a device a segment, as a daemon's ring is, else plain memory."""
-    if map_rows is None:
-        try:
-            dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
-        except RuntimeError as e:
-            text = f"this process lacks {layout.nbytes >> 20} MiB for the rows of {_ROUNDS} batches: lower batch_size"
-            raise MemoryRefused(text) from e
-        return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
-    fd = create_segment("prepclient-inline", layout.nbytes)
     try:
-        Mapping(fd, 0, layout.nbytes, writable=True).populate()
-        return map_rows(fd, layout)
-    finally:
-        os.close(fd)  # the mapping keeps the memory
+        if map_rows is None:
+            dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
+            return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
+        fd = create_segment("prepclient-inline", layout.nbytes)
+        try:
+            Mapping(fd, 0, layout.nbytes, writable=True).populate()
+            return map_rows(fd, layout)
+        finally:
+            os.close(fd)  # the mapping keeps the memory
+    except RuntimeError as e:  # of torch, or a SegmentError
+        text = f"this process lacks {layout.nbytes >> 20} MiB for the rows of {_ROUNDS} batches: lower batch_size"
+        raise MemoryRefused(text) from e

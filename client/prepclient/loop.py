@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from prepclient.attachment import Attachment
 from prepclient.errors import BadSampleError
@@ -13,10 +17,7 @@ from prepclient.headspace import Headspace
 from prepclient.session import Handed, Session, Totals
 from prepclient.timeline import Timeline
 from prepclient.timing import Parts, render, spoken
-from prepclient.turns import Turn
-
-if TYPE_CHECKING:
-    from prepclient.client import PrepClient
+from prepclient.turns import Turn, Turns
 
 log = logging.getLogger("prepclient")
 
@@ -29,26 +30,25 @@ class Epoch:
     Iterators are numbered, because only the client's latest one works.
     """
 
-    def __init__(self, client: PrepClient, number: int, ends_at: int) -> None:
+    def __init__(self, client: Turns, loop: Loop, ends_at: int) -> None:
         self._client = client
-        self._loop, self._attachment = client._loop, client._attachment
-        self._number = number
-        self._ends_at = ends_at
-        self._began_at = self._attachment.totals.batches
+        self._loop = loop
+        self.begin_at(ends_at)
+        self._began_at = self._loop.totals.batches
         self._ended = False
 
     @property
     def is_unread(self) -> bool:
         """Whether it is the client's latest iterator and nothing was taken from it."""
-        return self._client._iterators == self._number and self._attachment.totals.batches == self._began_at
+        return self._loop.iterators == self._number and self._loop.totals.batches == self._began_at
 
-    def begin_at(self, number: int, ends_at: int) -> None:
-        """Goes to another epoch, under a new number. Only an unread iterator may."""
-        self._number, self._ends_at = number, ends_at
+    def begin_at(self, ends_at: int) -> None:
+        """Becomes the latest iterator, over another epoch. Only an unread iterator may."""
+        self._number, self._ends_at = self._loop.iterators, ends_at
 
     def __del__(self) -> None:
         """The loop has dropped it, perhaps early: from here on, `len` of the client is that of the next epoch."""
-        if self._client._iterators == self._number:
+        if self._loop.iterators == self._number:
             self._loop.headspace.end_epoch()
 
     def __iter__(self) -> Epoch:
@@ -60,7 +60,7 @@ class Epoch:
 
     @property
     def _of_stream(self) -> int:
-        return max(0, self._ends_at - self._attachment.totals.batches)
+        return max(0, self._ends_at - self._loop.totals.batches)
 
     def __next__(self) -> Any:
         """The next batch.
@@ -76,7 +76,7 @@ class Epoch:
             self._client._take(turn)
             if self._ended:
                 raise StopIteration
-            if self._client._iterators != self._number:
+            if self._loop.iterators != self._number:
                 raise RuntimeError(
                     "this iterator is of an earlier epoch: its PrepClient was iterated, closed or moved since. Loops "
                     "that run at the same time each need their own PrepClient; they share the daemon's work"
@@ -109,6 +109,7 @@ class Loop:
         self._form = form
         self._convert = convert
         self.headspace = headspace
+        self.iterators = 0  # how many were made; only the latest one works
         self._timeline: Timeline | None = None
         self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once it is logged
         self._first_ns = 0  # when the loop asked for its first batch
@@ -187,6 +188,29 @@ class Loop:
                 "sharding=Sharding(rank=0, world_size=1)",
                 ", ".join(map(str, absent)), world_size,
             )  # fmt: skip
+
+    def progress(self, begin: Callable[[], Iterator[Any]], epochs: int) -> Iterator[Any]:
+        """Yields all batches of some epochs, which `begin` begins, and shows a bar; see `PrepClient.progress`."""
+        started_s, had = time.monotonic(), self.totals
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                   TextColumn("{task.fields[speed]}"))  # fmt: skip
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("", total=None, speed="")
+            for number in range(1, epochs + 1):
+                batches: Any = begin()
+                if number == 1:  # may be the rest of an epoch, and only this one has replays for `headspace`
+                    assert self._attachment.session is not None
+                    later = (epochs - 1) * self._attachment.session.line.batches_per_epoch
+                    bar.update(task, total=len(batches) + later)
+                bar.update(task, description=f"epoch {number}/{epochs}")
+                for batch in batches:
+                    yield batch
+                    del batch  # frees its memory for the next one
+                    now = self.totals
+                    images_per_s = (now.images - had.images) / max(time.monotonic() - started_s, 1e-9)
+                    loop_ns = now.wait_ns + now.copy_ns + now.own_ns
+                    waits = 100 * now.wait_ns / loop_ns if loop_ns else 0.0
+                    bar.update(task, advance=1, speed=f"{images_per_s:.0f} images/s, waits {waits:.0f} %")
 
     def stats(self) -> dict[str, Any]:
         """See `PrepClient.stats`."""

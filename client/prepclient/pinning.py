@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
 import warnings
@@ -236,11 +237,14 @@ class HostPin:
         """
         if self.state == "pageable" and self.reason is not None:
             reason, self.reason = self.reason, None
+            frame, level = sys._getframe(), 1  # of this method, and from there up to the training loop
+            while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("prepclient."):
+                frame, level = frame.f_back, level + 1
             warnings.warn(
                 f"{reason}. Batches are copied to the GPU from pageable memory instead, which works but is "
                 "several times slower and holds up the calling thread.",
                 PinningWarning,
-                stacklevel=3,
+                stacklevel=level,
             )
 
     def close(self) -> None:

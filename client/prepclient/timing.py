@@ -1,19 +1,13 @@
-"""Where the time of a training loop goes: its parts as a table, and a progress bar over epochs."""
+"""Where the time of a training loop goes, as a table."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from prepclient.session import Totals
-
-if TYPE_CHECKING:
-    from prepclient.client import PrepClient
 
 
 class Parts(NamedTuple):
@@ -56,26 +50,3 @@ def spoken(verdict: dict[str, Any] | None) -> list[str]:
         return []
     lines = [f"Verdict: {verdict['verdict']}", f"Why: {verdict['why']}"]
     return [*lines, f"Next: {verdict['next']}"] if verdict["next"] else lines
-
-
-def progress(train: PrepClient, epochs: int) -> Iterator[Any]:
-    """Yields all batches of some epochs, and shows a bar on stderr; see `PrepClient.progress`."""
-    started_s, had = time.monotonic(), train._loop.totals
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-               TextColumn("{task.fields[speed]}"))  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None, speed="")
-        for number in range(1, epochs + 1):
-            batches: Any = iter(train)
-            if number == 1:  # may be the rest of an epoch, and only this one has replays for `headspace`
-                later = (epochs - 1) * (len(train) - train._loop.headspace.extra)
-                bar.update(task, total=len(batches) + later)
-            bar.update(task, description=f"epoch {number}/{epochs}")
-            for batch in batches:
-                yield batch
-                del batch  # frees its memory for the next one
-                now = train._loop.totals
-                images_per_s = (now.images - had.images) / max(time.monotonic() - started_s, 1e-9)
-                loop_ns = now.wait_ns + now.copy_ns + now.own_ns
-                waits = 100 * now.wait_ns / loop_ns if loop_ns else 0.0
-                bar.update(task, advance=1, speed=f"{images_per_s:.0f} images/s, waits {waits:.0f} %")

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,13 +68,14 @@ class Connection:
         self.runtime_dir = runtime_dir
         self._given: dict[int, int] = {}
         self._dealer: zmq.Socket[bytes] | None = None
-        self._lease = connect(runtime_dir)
+        deadline_s = time.monotonic() + timeout_s
+        self._lease = connect(runtime_dir, timeout_s)
         try:
             with contextlib.suppress(
                 BrokenPipeError, ConnectionResetError
             ):  # the daemon has hung up, and may have said why
                 self._lease.send(hello())
-            self._open_line(self.take(0, timeout_s))
+            self._open_line(self.take(0, max(0.0, deadline_s - time.monotonic())))
             self._poller = zmq.Poller()
             self._poller.register(self._lease.fileno(), zmq.POLLIN)
             self._poller.register(self._dealer, zmq.POLLIN)
@@ -159,7 +161,7 @@ class Connection:
                 self._read_lease(max(0.001, deadline_s - time.monotonic()))
             except (TimeoutError, BlockingIOError) as e:
                 raise errors.BatchTimeout(
-                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {timeout_s:g} s: see "
+                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {timeout_s:.3g} s: see "
                     "its log, and `prepserver status`"
                 ) from e
         return self._given.pop(number)
@@ -212,19 +214,21 @@ def ask(
 ) -> tuple[Connection, Any]:
     """Connects and asks one question, such as `Attach`; returns the connection and the answer.
 
-    `timeout_s` is the longest wait for the answer. While the daemon lists the source, each of its reports restarts this
-    time, and `on_scanning` is called with the number of samples found so far.
+    `timeout_s` is the longest wait for the answer, from the first step on. While the daemon lists the source, each of
+    its reports restarts this time, and `on_scanning` is called with the number of samples found so far.
 
     Raises:
         PrepClientError: No connection could be made, or the daemon refused or did not answer.
     """
+    deadline_s = time.monotonic() + timeout_s
     connection = Connection(runtime_dir, timeout_s)
     try:
-        answer = Scanning(0) if connection.send(question, timeout_s) else None
+        answer = Scanning(0) if connection.send(question, deadline_s - time.monotonic()) else None
         while isinstance(answer, Scanning):
-            answer = connection.receive(timeout_s)
+            answer = connection.receive(deadline_s - time.monotonic())
             if isinstance(answer, Scanning):
                 on_scanning(answer.samples)
+                deadline_s = time.monotonic() + timeout_s
         if answer is None:
             raise errors.BatchTimeout(
                 f"the daemon in {runtime_dir} did not answer within timeout_s = {timeout_s:g}: see its log, and "
@@ -248,10 +252,11 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return _contexts[pid]
 
 
-def connect(runtime_dir: Path) -> socket.socket:
+def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> socket.socket:
     """A connection to the attach socket.
 
     Raises:
+        BatchTimeout: The daemon's queue of connections is full, and stays so for `timeout_s`.
         NoServer: No daemon listens there.
         NoPermission: This user may not open the socket.
         TooFewDescriptors: This process cannot open a socket.
@@ -260,7 +265,16 @@ def connect(runtime_dir: Path) -> socket.socket:
     with opening(1):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        # With a timeout of Python's own, connect would not wait while the daemon's queue is full. 0 would be no limit.
+        limit = struct.pack("ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         sock.connect(os.fspath(path))
+    except BlockingIOError as e:
+        sock.close()
+        raise errors.BatchTimeout(
+            f"the daemon in {runtime_dir} took no connection within {timeout_s:.3g} s: see its log, and "
+            "`prepserver status`"
+        ) from e
     except PermissionError as e:
         sock.close()
         raise errors.NoPermission(
@@ -290,11 +304,12 @@ def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None)
     Raises:
         PrepClientError: No daemon runs, or it gives no valid answer within `timeout_s`.
     """
+    deadline_s = time.monotonic() + timeout_s
     connection, answer = ask(runtime_dir, AskStatus(since_ns), timeout_s)
     with contextlib.closing(connection):
         if not isinstance(answer, Status):
             raise unexpected(answer)
-        with open(connection.take(answer.memory), "rb") as memory:
+        with open(connection.take(answer.memory, max(0.0, deadline_s - time.monotonic())), "rb") as memory:
             try:
                 found = json.loads(os.pread(memory.fileno(), answer.nbytes, 0))
             except ValueError as e:

@@ -7,14 +7,16 @@ not wait for torch. The module is long because it holds the arguments of all com
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import importlib
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias
 
 from prepserver.cli import exits
 from prepserver.cli.version import VersionAction
@@ -112,9 +114,32 @@ class _Paragraphs(argparse.HelpFormatter):
         return "\n".join(fill(part, width, indent) for part in text.split("\n"))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Errors of one line, which name the command and suggest what was meant, in the place of the whole usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what the command does not know: otherwise the error would be that of `prepserver`."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], self._option_string_actions)}")
+        return found, unknown
+
+    def error(self, message: str) -> Never:
+        """Ends the command; see `prepserver.cli.exits`."""
+        choice = re.fullmatch(r"(.*invalid choice: '(.*)') \(choose from (.*)\)", message)
+        if choice and (meant := _meant(choice[2], re.findall(r"[\w-]+", choice[3]))):
+            message = choice[1] + meant
+        self.exit(exits.USAGE, f"{self.prog}: {message}\nTry `{self.prog} --help`.\n")
+
+
+def _meant(text: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(text.split("=")[0], known, 1, 0.65)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
 def command_line() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="prepserver",
         description="A data-loading daemon for GPU machines. Its workers read, decode and augment samples straight "
         "into shared memory, and all training jobs on the machine that ask for the same data share one pass.",
@@ -130,7 +155,7 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def _add(
@@ -198,7 +223,7 @@ def _add_start(commands: _Commands) -> None:
     )  # fmt: skip
     p.add_argument("--address", metavar="HOST:PORT|auto", dest="ray_address", help=_ADDRESS_HELP)
     p.add_argument("--remote-workers", metavar="N", type=int, help="workers on the Ray cluster, one CPU each")
-    p.add_argument("--config", metavar="FILE.toml", type=Path, help="file of settings, see below")
+    p.add_argument("--config", metavar="FILE.toml", type=Path, help="file of settings")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
     p.add_argument("--log-format", choices=("text", "json"), help="json: one object per line (default text)")
     p.add_argument("--foreground", action="store_true", help="do not detach (the default)")
@@ -516,8 +541,8 @@ def _add_completion(commands: _Commands) -> None:
     p = _add(
         commands, "completion", "prepserver.cli.completion:completion", "print a completion script for your shell",
         "Prints a script that completes commands and options. Load it in your shell's startup file.",
-        "bash: source <(prepserver completion bash)\nzsh:  eval \"$(prepserver completion zsh)\"\n"
-        "fish: prepserver completion fish | source",
+        "examples:\n  bash: source <(prepserver completion bash)\n  zsh:  eval \"$(prepserver completion zsh)\"\n"
+        "  fish: prepserver completion fish | source",
         runtime_dir=False,
     )  # fmt: skip
     p.add_argument("shell", choices=("bash", "zsh", "fish"))

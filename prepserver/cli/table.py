@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -46,17 +49,39 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     sys.stdout.flush()
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, gives_way: str) -> Table:
-    """One line per row; the column `gives_way` is shortened first if the terminal is too narrow, but not to nothing."""
-    made = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
-    for place, column in enumerate(columns):
-        longest = max((len(str(row[place])) for row in rows), default=0)
-        least = min(_LEAST_CHARS, longest) if column == gives_way else None
-        made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis", min_width=least)
-    for row in rows:
-        # Names come from other users, and must not control the terminal.
-        made.add_row(*(Text(printable(str(cell)), no_wrap=True, overflow="ellipsis") for cell in row))
-    return made
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """One line per row; in a terminal that is too narrow for all columns, a paragraph with the columns' names."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    gives_way: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        made = Table(title=Text(self.title), title_justify="left", box=None, pad_edge=False)
+        width = 2 * (len(self.columns) - 1)
+        for column, *cells in zip(self.columns, *self.rows, strict=True):
+            gives_way, longest = column == self.gives_way, max(map(cell_len, cells), default=0)
+            least = min(_LEAST_CHARS, longest) if gives_way else longest
+            width += max(cell_len(column), least)
+            made.add_column(Text(column), no_wrap=not gives_way, overflow="ellipsis", min_width=least)
+        if width <= options.max_width:
+            for row in self.rows:
+                made.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+            yield made
+            return
+        yield Text(self.title, "italic")
+        for row in self.rows:
+            named = zip(self.columns, row, strict=True)
+            text = Text(", ".join(f"{column} {cell}" for column, cell in named if cell != "-"))
+            yield Padding(text, (0, 0, 0, 2))
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, gives_way: str) -> RenderableType:
+    """A table whose column `gives_way` is shortened first if the terminal is too narrow, but not to nothing."""
+    # Names come from other users, and must not control the terminal.
+    return _Rows(title, columns, [[printable(str(cell)) for cell in row] for row in rows], gives_way)
 
 
 def figure(value: float | None, form: str = ".0f") -> str:

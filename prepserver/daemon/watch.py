@@ -262,7 +262,8 @@ def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str |
     """What a rank waits for now; None if it has rows to read.
 
     ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (those of its own job do, or their places if
-    they have not attached yet), ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
+    they have not attached yet), ``stream ID`` (which is not yet where it will share it) or ``start`` (the stream is not
+    yet at its start position).
     """
     if not cursor.waits_now:
         return None
@@ -270,7 +271,7 @@ def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str |
         return f"stream {coordinator.waits_for[stream.id]}"
     # Between a rank's batches lie those of the others, which may be missing.
     if cursor.need - stream.head > cursor.round_rows - cursor.line.full_epoch.batch_size:
-        return "place"
+        return "start"
     present = {c.job: c.id for c in stream.cursors.values() if c.present}
     for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
         if cursor in others:

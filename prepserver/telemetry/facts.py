@@ -40,7 +40,7 @@ class Facts:
     waiting: float = 0.0  # fraction of the loop's time for which it waited for rows
     copying: float = 0.0  # fraction of the loop's time for which it waited while ready rows were copied
     in_epochs: float = 1.0  # fraction of the span that is the loop's time; the rest is evaluation, saving and the like
-    # How often the job was seen waiting, by cause: ``workers``, ``job NAME``, ``ranks``, ``place``, ``stream ID``.
+    # How often the job was seen waiting, by cause: ``workers``, ``job NAME``, ``ranks``, ``start``, ``stream ID``.
     waits_for: Mapping[str, float] = field(default_factory=dict)
     workers: int = 0
     workers_busy: float = 0.0  # fraction of their time for which they make rows

@@ -31,7 +31,7 @@ class Verdict:
     """What limits a job."""
 
     kind: Kind  # the verdict
-    # What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``, ``place``,
+    # What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``, ``joining``,
     # ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
     causes: tuple[str, ...] = ()
     why: str = ""  # the evidence in figures
@@ -123,10 +123,11 @@ def _waiting(facts: Facts) -> Verdict:
             "data-bound", ("ranks",), f"{waits}: ranks of this job have not attached, or take no batches",
             "start the missing ranks, or find out what blocks them: all ranks of a job advance together", lost,
         )  # fmt: skip
-    if cause == "place" or cause.startswith("stream "):
+    if cause == "start" or cause.startswith("stream "):
         return Verdict(
-            "data-bound", ("place",), f"{waits}: it joined a running stream that has yet to reach its start position",
-            "nothing: this happens once, and then the job shares; Joining(wait_s=0) avoids both", lost,
+            "data-bound", ("joining",),
+            f"{waits}: its shared stream has not reached this job's position yet",
+            "nothing: this happens once, and then the jobs share; Joining(wait_s=0) avoids both", lost,
         )  # fmt: skip
     if facts.workers_busy >= BUSY or facts.workers_busy + facts.workers_starved >= BUSY:
         return _loading(facts, waits)

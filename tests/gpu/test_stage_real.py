@@ -17,6 +17,7 @@ from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.pinning import HostPin, open_driver
 from prepclient.rowlook import RowLook
 from tests.gpu.segment import Segment
+from tests.support.finishing import finished
 from tests.support.images import SMALL
 
 SHAPE = (64, 64, 3)
@@ -154,8 +155,8 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
 ) -> None:
     rows = torch.randint(0, 256, (17, *SHAPE), dtype=torch.uint8)
     finish = Finish(normalize=normalize, dtype=dtype, memory_format=memory_format)
-    want = Finisher(finish, LOOK, torch.device("cpu"))([rows])
-    got = Finisher(finish, LOOK, device)([rows.to(device)])
+    want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows])
+    got = finished(Finisher(finish, LOOK, device), [rows.to(device)])
     assert got.dtype == want.dtype
     assert got.stride() == want.stride()
     # A fused multiply-add rounds once where the CPU rounds twice; then one unit in the last place of the type.
@@ -176,9 +177,9 @@ def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(
         rows = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8)
         small = {"label": torch.arange(n), "index": torch.arange(n)}
         drawn = drawing(0, 100, small)
-        want = Finisher(finish, LOOK, torch.device("cpu"))([rows], drawn)
+        want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows], drawn)
         caplog.clear()
-        got = Finisher(finish, LOOK, device)([rows.to(device)], drawn.to(device))
+        got = finished(Finisher(finish, LOOK, device), [rows.to(device)], drawn.to(device))
         assert "cannot fuse" not in caplog.text
         assert got.stride() == want.stride()
         torch.testing.assert_close(got.cpu(), want, rtol=2e-3, atol=2e-3)
@@ -204,7 +205,7 @@ def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch
     stage.submit(1, [[rows]], {**{name: [column] for name, column in small.items()}, DRAWN: [drawn]})
     got = stage.take().fields
     assert got.keys() == {"image", "label", "index"}
-    want = Finisher(finish, LOOK, torch.device("cpu"))([rows], drawn)
+    want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows], drawn)
     torch.testing.assert_close(got["image"].cpu(), want, rtol=1e-5, atol=1e-5)
     assert torch.equal(got["label"].cpu(), drawing.softened(small, drawn)["label"])
     stage.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prepserver.cli import command_line
+from prepserver.cli import command_line, exits
 from tests.support.server import environment
 from tests.support.waiting import PATIENCE_S
 
@@ -155,12 +155,17 @@ def test_a_wheel_for_another_platform_leaves_the_checkout_alone(tmp_path: Path, 
     assert "\nkernels: compiled, " in said
 
 
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """That of every command."""
+    (sub,) = (a for a in command_line()._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(sub.choices)
+
+
 def commands() -> dict[str, set[str]]:
     """The options of every command that --help shows."""
-    (sub,) = (a for a in command_line()._actions if isinstance(a, argparse._SubParsersAction))
     return {
         name: {flag for a in p._actions if a.help != argparse.SUPPRESS for flag in a.option_strings} - {"-h", "--help"}
-        for name, p in sub.choices.items()
+        for name, p in parsers().items()
     }
 
 
@@ -184,6 +189,9 @@ def test_the_man_page_has_every_command_and_option(share: Path) -> None:
     sections = dict(re.findall(r"^\.SS \\fBprepserver (\S+)\\fR\n(.*?)(?=^\.S[SH])", page, re.MULTILINE | re.DOTALL))
     found = {name: set(re.findall(r"\\fB(-\S+?)\\fR", text.replace("\\-", "-"))) for name, text in sections.items()}
     assert found == commands()
+    for name, command in parsers().items():
+        notes = str(command.epilog).removesuffix(exits.EPILOG).strip()
+        assert notes in sections[name].replace("\\-", "-").replace(".EX\n", "").replace("\n.EE", ""), name
     if shutil.which("man"):
         done = subprocess.run(
             ["man", "--warnings", "-l", str(share / "man/man1/prepserver.1")],

@@ -116,17 +116,26 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["dance"], ["start", "--wrokers", "3"], ["status", "--yaml"], ["stop", "now"],
-     ["start", "--log-level", "loud"],
-     ["demo", "--jobs", "0"]],
-)  # fmt: skip
-def test_what_is_no_argument_exits_with_2_and_says_so_on_stderr(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    ("line", "command", "reason"),
+    [
+        ("", "prepserver", "the following arguments are required: COMMAND"),
+        ("dance", "prepserver", "argument COMMAND: invalid choice: 'dance' "),
+        ("statsu", "prepserver", "argument COMMAND: invalid choice: 'statsu' (did you mean status?)"),
+        ("start --wrokers 3", "prepserver start", "unrecognized arguments: --wrokers 3 (did you mean --workers?)"),
+        ("status --jsn=3", "prepserver status", "unrecognized arguments: --jsn=3 (did you mean --json?)"),
+        ("stop now", "prepserver stop", "unrecognized arguments: now"),
+        ("start --log-level loud", "prepserver start", "argument --log-level: invalid choice: 'loud' "),
+        ("demo --jobs 0", "prepserver demo", "argument --jobs: 0 is not between 1 and 64"),
+        ("audit", "prepserver audit", "the following arguments are required: JOB"),
+    ],
+)
+def test_an_error_names_command_argument_and_help(
+    line: str, command: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = said(arguments, capsys)
+    code, out, err = said(line.split(), capsys)
     assert (code, out) == (exits.USAGE, "")
-    assert "error:" in err
+    assert err.startswith(f"{command}: {reason}")
+    assert err.endswith(f" Try `{command} --help`.")
 
 
 @pytest.mark.parametrize(

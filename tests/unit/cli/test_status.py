@@ -56,7 +56,7 @@ def shown(found: dict[str, Any], width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("width", [100, 200])
 def test_each_row_is_one_line_that_fits_the_terminal(width: int) -> None:
     lines = shown(state(), width)
     assert max(map(len, lines)) <= width
@@ -64,8 +64,14 @@ def test_each_row_is_one_line_that_fits_the_terminal(width: int) -> None:
     assert [after - title for title, after in zip(titles, [*titles[1:], len(lines)], strict=True)] == [3, 3, 3, 3]
 
 
-def test_60_columns_have_room_for_the_beginning_of_a_name() -> None:
-    assert LONG[:6] in "\n".join(shown(state(), 60))
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_has_every_column(width: int) -> None:
+    lines = shown(state(), width)
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for cell in ("4194303", "7/8", "89 (41 %)", "12346", "job 18", "2048", "100000000", "2.00", "stream 2", "damaged"):
+        assert cell in text
+    assert "lanes 4: 4096 rows of image" in text
 
 
 def test_80_columns_have_room_for_all_but_a_long_name() -> None:

@@ -28,6 +28,7 @@ from prepclient import (
     forks,
 )
 from prepclient.inline import InlineFeed
+from tests.support.device_client import DeviceClient
 from tests.support.leaks import descriptors
 from tests.support.tiny_images import photo_tree
 
@@ -680,7 +681,9 @@ def test_a_start_at_which_no_epoch_begins_is_refused(photos: str, shuffle: Any) 
         next(iter(train))
 
 
-def test_rows_that_no_machine_holds_are_refused_as_by_a_daemon() -> None:
-    huge = PrepClient(SyntheticImages(8), [CenterCrop(16384)], batch_size=2**16, inline=True)
+@pytest.mark.parametrize("kind", [PrepClient, DeviceClient])
+def test_rows_that_no_machine_holds_are_refused_as_by_a_daemon(kind: type[PrepClient]) -> None:
+    sharding = Sharding(0, 2**16)  # a batch that fits, and a ring that does not
+    huge = kind(SyntheticImages(8), [CenterCrop(16384)], sharding=sharding, job="j", inline=True)
     with pytest.raises(MemoryRefused, match="lower batch_size"):
         len(huge)

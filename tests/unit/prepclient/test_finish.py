@@ -14,6 +14,7 @@ from prepclient.rowlook import Layout, RowLook
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
+from tests.support.finishing import finished
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CPU = torch.device("cpu")
@@ -39,7 +40,7 @@ def test_normalize_is_torchvisions_within_one_rounding(
 ) -> None:
     images = rows(5)
     finish = Finish(normalize=(MEAN, STD), dtype=dtype, memory_format=memory_format)
-    got = Finisher(finish, RowLook((6, 7, 3)), CPU)([images])
+    got = finished(Finisher(finish, RowLook((6, 7, 3)), CPU), [images])
     assert got.dtype == (dtype or torch.float32)
     assert got.is_contiguous(memory_format=memory_format or torch.channels_last)
     torch.testing.assert_close(got.double(), normalized(images.permute(0, 3, 1, 2)), rtol=relative, atol=1e-6)
@@ -48,24 +49,24 @@ def test_normalize_is_torchvisions_within_one_rounding(
 def test_a_float_type_without_normalize_scales_to_one() -> None:
     every = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1)
     look = RowLook((16, 16, 1))
-    got = Finisher(Finish(dtype=torch.float32), look, CPU)([every])
+    got = finished(Finisher(Finish(dtype=torch.float32), look, CPU), [every])
     # torchvision's to_dtype multiplies by the reciprocal too.
     assert torch.equal(got.reshape(-1), torch.arange(256).to(torch.float32).mul_(1.0 / 255))
-    half = Finisher(Finish(dtype=torch.float16), look, CPU)([every])
+    half = finished(Finisher(Finish(dtype=torch.float16), look, CPU), [every])
     assert torch.equal(half, got.half())
 
 
 def test_stored_floats_are_normalised_in_float32_without_255() -> None:
     images = (rows(3).permute(0, 3, 1, 2) / 255).half().contiguous()
     look = RowLook((3, 6, 7), dtype=torch.float16, stored="CHW", seen="CHW")
-    got = Finisher(Finish(normalize=(MEAN, STD)), look, CPU)([images])
+    got = finished(Finisher(Finish(normalize=(MEAN, STD)), look, CPU), [images])
     want = (images.double() - torch.tensor(MEAN).double().reshape(3, 1, 1)) / torch.tensor(STD).reshape(3, 1, 1)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-6)
 
 
 def test_one_mean_and_std_serve_every_channel() -> None:
-    got = Finisher(Finish(normalize=([0.5], [0.25])), RowLook((6, 7, 3)), CPU)([rows(2)])
+    got = finished(Finisher(Finish(normalize=([0.5], [0.25])), RowLook((6, 7, 3)), CPU), [rows(2)])
     torch.testing.assert_close(got, (rows(2).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25, rtol=0, atol=1e-6)
 
 
@@ -75,7 +76,7 @@ def test_the_channel_is_found_in_every_layout(stored: Layout, seen: Layout) -> N
     given_rows = hwc if stored == "HWC" else hwc.permute(0, 3, 1, 2).contiguous()
     look = RowLook((6, 7, 3) if stored == "HWC" else (3, 6, 7), stored=stored, seen=seen)
     assert look.channels == 3
-    got = Finisher(Finish(normalize=(MEAN, STD)), look, CPU)([given_rows])
+    got = finished(Finisher(Finish(normalize=(MEAN, STD)), look, CPU), [given_rows])
     want = normalized(hwc.permute(0, 3, 1, 2))
     torch.testing.assert_close(got.double(), want if seen == "CHW" else want.permute(0, 2, 3, 1), rtol=0, atol=1e-6)
 
@@ -97,15 +98,15 @@ def test_a_result_can_be_laid_in_memory_that_is_there(memory_format: torch.memor
     finisher.fill(out, [rows(3)])
     assert finisher.nbytes(3) == 3 * 6 * 7 * 3 * 2
     assert out.data_ptr() == block.data_ptr()
-    assert torch.equal(out, finisher([rows(3)]))
-    assert out.stride() == finisher([rows(3)]).stride()
+    assert torch.equal(out, finished(finisher, [rows(3)]))
+    assert out.stride() == finished(finisher, [rows(3)]).stride()
 
 
 @given(cuts=st.lists(st.integers(1, 4), min_size=1, max_size=3), wanted=st.sampled_from([None, torch.float16]))
 def test_a_batch_in_parts_is_the_batch_in_one(cuts: list[int], wanted: torch.dtype | None) -> None:
     images = rows(sum(cuts))
     finisher = Finisher(Finish(dtype=wanted), RowLook((6, 7, 3)), CPU)
-    whole, pieces = finisher([images]), finisher(torch.split(images, cuts))
+    whole, pieces = finished(finisher, [images]), finished(finisher, torch.split(images, cuts))
     assert torch.equal(whole, pieces)
     assert whole.stride() == pieces.stride()
 
@@ -117,7 +118,7 @@ def test_nothing_asked_for_is_a_fresh_copy_with_the_stored_order(
     monkeypatch.setattr("prepclient.finish._ALONE_BYTES", alone_bytes)
     images = rows(3)
     finisher = Finisher(Finish(), RowLook((6, 7, 3)), CPU)
-    got = finisher([images])
+    got = finished(finisher, [images])
     seen = images.permute(0, 3, 1, 2)
     assert finisher.is_plain
     assert torch.equal(got, seen)
@@ -140,11 +141,11 @@ def test_plain_means_that_the_rows_could_be_lent_as_they_are(finish: Finish, pla
 
 
 def test_default_dtype_and_inference_mode_change_nothing() -> None:
-    want = Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU)([rows(2)])
+    want = finished(Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU), [rows(2)])
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode():
-            got = Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU)([rows(2)])
+            got = finished(Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU), [rows(2)])
     finally:
         torch.set_default_dtype(torch.float32)
     assert got.dtype == torch.float32
@@ -194,7 +195,7 @@ def test_images_in_small_groups_are_bitwise_the_whole_batch(
     shape = (side, side, 3) if stored == "HWC" else (3, side, side)
     look = RowLook(shape, stored=stored, seen=seen)
     images = rows(5, shape)
-    got = Finisher(Finish(normalize=normalize, dtype=dtype), look, CPU)([images[:3], images[3:]])
+    got = finished(Finisher(Finish(normalize=normalize, dtype=dtype), look, CPU), [images[:3], images[3:]])
     mean, std = normalize or ((0.0,), (1.0,))
     axis = (-1, 1, 1) if seen == "CHW" else (-1,)
     scale = torch.tensor([1.0 / (255.0 * s) for s in std]).reshape(axis)

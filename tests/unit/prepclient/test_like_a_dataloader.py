@@ -151,6 +151,12 @@ def test_dataloader_workers_that_would_each_get_all_are_refused() -> None:
     assert len(list(DataLoader(Holder(train), batch_size=None, num_workers=1))) == 4
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataloader_around_it_says_to_leave_it_out(workers: int) -> None:
+    with client(SyntheticImages(N, 16)) as train, pytest.raises(TypeError, match="without a DataLoader"):
+        next(iter(DataLoader(train, batch_size=4, num_workers=workers)))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_it_is_neither_pickled_nor_copied(copied: Any) -> None:
     with pytest.raises(TypeError, match=r"pickled or copied.*state_dict"):

@@ -9,14 +9,18 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from prepclient import pinning
-from prepclient.pinning import CAPTURE_ERRORS, PORTABLE, RELAXED, HostPin, LibCuda, PinningWarning
+from prepclient import CenterCrop, PrepClient, SyntheticImages, pinning
+from prepclient.pinning import CAPTURE_ERRORS, PORTABLE, RELAXED, HostPin, LibCuda, PinDriver, PinningWarning
 from prepserver.memory.mapping import Mapping
+from tests.support.device_client import DeviceClient
+from tests.support.fake_device import RunningDevice
 from tests.support.waiting import PATIENCE_S
 
 BASE = 0x7F00_0000_0000
@@ -153,6 +157,23 @@ def test_a_refusal_is_one_warning_with_the_drivers_words() -> None:
         pin.warn_once()
     pin.warn_once()
     pin.close()
+
+
+class Refuses(RunningDevice):
+    def pin_driver(self) -> PinDriver:
+        return RecordingDriver(2)
+
+
+@pytest.mark.parametrize("batches_of", [iter, PrepClient.progress])
+def test_the_warning_points_at_the_users_loop(batches_of: Callable[[PrepClient], Iterator[Any]]) -> None:
+    train = DeviceClient(SyntheticImages(4, 16), [CenterCrop(8)], inline=True, fake=Refuses())
+    with train, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in batches_of(train):
+            pin = train._feed().rows.links[0].rows._pin
+            assert pin is not None
+            pin.wait(PATIENCE_S)  # the next step warns
+    assert [(warning.category, warning.filename) for warning in caught] == [(PinningWarning, __file__)]
 
 
 def test_a_driver_that_raises_is_a_refusal_and_not_a_dead_thread() -> None:

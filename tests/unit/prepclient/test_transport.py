@@ -17,12 +17,12 @@ from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
 from prepclient.feed import Service, Start
 from prepclient.served import ServedFeed
 from prepclient.spec import make_spec
-from prepclient.transport import ask, connect
+from prepclient.transport import ask, ask_status, connect
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Welcome
+from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Status, Welcome
 from tests.support.images import sample_layout
 from tests.support.one_peer import heard, leased, say_welcome
 from tests.support.waiting import PATIENCE_S
@@ -81,9 +81,16 @@ def test_a_descriptor_is_awaited_whatever_number_it_gets(tmp_path: Path, many_de
 def test_a_daemon_that_gives_no_line_is_named(tmp_path: Path) -> None:
     with (
         Listener(tmp_path / ATTACH_SOCKET, Door()).sock,
-        pytest.raises(BatchTimeout, match=r"descriptor 0 within 0\.05"),
+        pytest.raises(BatchTimeout, match=r"descriptor 0 within 0\.0"),
     ):
         ask(tmp_path, ATTACH, 0.05)
+
+
+def test_a_daemon_whose_queue_is_full_is_named(tmp_path: Path) -> None:
+    with Listener(tmp_path / ATTACH_SOCKET, Door()).sock as daemon:
+        daemon.listen(0)  # a queue of one
+        with connect(tmp_path), pytest.raises(BatchTimeout, match=r"took no connection within 0\.05 s"):
+            connect(tmp_path, 0.05)
 
 
 def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +106,8 @@ def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
         peers.append(peer)
         opened.set()
 
-    def connect(runtime_dir: Path) -> socket.socket:
-        sock = real(runtime_dir)
+    def connect(runtime_dir: Path, timeout_s: float) -> socket.socket:
+        sock = real(runtime_dir, timeout_s)
         assert opened.wait(PATIENCE_S)
         return sock
 
@@ -113,6 +120,27 @@ def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     daemon.join()
     listener.close()
     peers[0].close()
+
+
+def test_a_question_has_one_deadline_for_all_of_its_steps(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / ATTACH_SOCKET, Door())
+    listener.sock.setblocking(True)
+
+    def serve() -> None:
+        peer = listener.accept()
+        assert peer is not None
+        peer.open(tmp_path / "line.sock")
+        heard(peer)
+        peer.send(Status(2, 7))  # whose descriptor never comes
+        assert heard(peer) is None
+        peer.close()
+
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    with pytest.raises(BatchTimeout, match=r"within (?!10 s)"):
+        ask_status(tmp_path, 3.0)
+    daemon.join()
+    listener.close()
 
 
 @pytest.mark.parametrize("asked_after", [False, True])
@@ -149,8 +177,8 @@ def test_a_busy_daemon_is_asked_again(
     daemon.start()
     real = transport.connect
 
-    def connect(runtime_dir: Path) -> socket.socket:
-        sock = real(runtime_dir)
+    def connect(runtime_dir: Path, timeout_s: float) -> socket.socket:
+        sock = real(runtime_dir, timeout_s)
         if asked_after:
             refused.acquire(timeout=1.0)  # in vain the last time
         return sock
