@@ -115,7 +115,7 @@ def test_garbage_leaves_no_connection_and_few_lines_in_the_log(
             assert isinstance(stranger.receive(), Refused)
     honest()
     wait_until(lambda: small_server.look().fds <= before.fds, why=small_server.log)
-    assert small_server.log().count("on the attach socket") < 50
+    assert small_server.log().count("on the attach socket") < 200
     wait_until(lambda: f"more warnings about uid {HOSTILE} were not logged" in small_server.log())
     assert_others_get_in(small_server)
 
