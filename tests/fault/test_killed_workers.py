@@ -57,9 +57,11 @@ def test_a_worker_killed_with_rows_in_its_hands_loses_none(
     client.order("read")
     while len(rows) < 480:  # what its ring held
         rows += client.batch()
-    kill(first)
-    wait_until(lambda: not leaks.state(first))
+    # Else the worker in the first one's place could find the second one's chunk late, and make it again.
     kill(second, signal.SIGCONT)
+    wait_until(lambda: "idle" in [w["state"] for w in server.status()["workers"] if w["pid"] == second], why=server.log)
+    kill(first)
+    wait_until(lambda: leaks.gone(first))
     rows += client.collect()
     rows += client.read()
     assert rows == expected
