@@ -145,10 +145,13 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
 def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_process: Start, tree: ImageFolder) -> None:
     arguments: dict[str, Any] = {"shuffle": True, "batch_size": 40, "seed": 7}
     views = (1, 2, 2)
-    clients = [client_process(server, tree, views=n, **arguments) for n in views]
+    # The first runs already, so the others' epoch is the pass after its first.
+    joining = [Joining(wait_s=600, lag="wait", start=start) for start in (0, COUNT, COUNT)]
+    clients = [
+        client_process(server, tree, views=n, joining=each, **arguments) for n, each in zip(views, joining, strict=True)
+    ]
     for client in clients:
         assert client.ask("attach") == COUNT // 40
-    # the late ones begin early, on a stream of their own
     lanes = [lane for stream in server.status()["streams"] for lane in stream["lanes"]]
     images = [sum(name.startswith("image") for name in lane["fields"]) for lane in lanes]
     assert (images, [lane["jobs"] for lane in lanes]) == ([1, 2], [1, 2])
@@ -156,7 +159,6 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
     assert 32 * 32 * 3 < one < 2 * 32 * 32 * 3 < two < 3 * 32 * 32 * 3
     shown = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="400").stdout
     assert shown.count("rows of image, image_1, label, index") == 1
-    # The first runs already, so the others' epoch is the pass after its first.
     states = [client.ask("state") for client in clients]
     assert [state["position"] for state in states] == [0, COUNT, COUNT]
     clients[0].order("read")
