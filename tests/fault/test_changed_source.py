@@ -14,6 +14,7 @@ from prepclient import ImageFolder, PrepClient, SourceChanged
 from tests.support.clients import OPS, read
 from tests.support.server import Server
 from tests.support.tiny_images import jpeg, photo_tree
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 
@@ -48,6 +49,8 @@ def test_a_job_that_comes_back_to_other_samples_stops(
 ) -> None:  # fmt: skip
     with PrepClient(tree, OPS, runtime_dir=server.runtime_dir, **SPEC) as client:
         read(client)
+        # A batch of the next epoch, so that there is one to read on with.
+        wait_until(lambda: server.stream()["ready_upto"] >= 46, why=server.stream)
         server.kill()
         change(tree)
         server.start()

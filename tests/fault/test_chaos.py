@@ -80,6 +80,10 @@ class Job:
         self.path.with_suffix(".stop").touch()
         assert self.process.wait(PATIENCE_S) == 0, self.said()
 
+    def rows(self) -> int:
+        runs = json.loads(self.path.read_text())["runs"] if self.path.exists() else []
+        return sum(run["rows"] for run in runs)
+
     def said(self) -> str:
         return self.path.with_suffix(".log").read_text()[-3000:]
 
@@ -137,6 +141,10 @@ class Chaos:
         event = self._chance.choices(list(EVENTS), list(EVENTS.values()))[0]
         getattr(self, "_" + event.replace(" ", "_"))()
         self.counts[event] += 1
+
+    def rows(self) -> int:
+        """How many rows the jobs have had, by their checkpoints."""
+        return sum(job.rows() for job in [*self._jobs, *self._done])
 
     def end(self) -> int:
         """All jobs leave; returns how many rows were compared."""
@@ -197,8 +205,10 @@ class Chaos:
         self._server.wait_up()
 
     def _kill_zygote(self) -> None:
-        os.kill(self._server.zygote, signal.SIGKILL)
-        self._server.wait_up()
+        server, old = self._server, self._server.zygote
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: old not in (found := leaks.children(server.pid)) and found, why=server.log)
+        server.wait_up()
 
     def _stop_worker(self) -> None:
         if pids := self._server.workers():
@@ -227,8 +237,8 @@ def _continue(pid: int) -> None:
 
 
 def chaos(new_server: Callable[..., Server], home: Path, seconds: float, seed: int) -> tuple[Counter[str], int]:
-    """Runs for `seconds`, and longer until `KILLS_PER_S` is reached; returns the counts and the number of compared
-    rows."""
+    """Runs for `seconds`, and longer until `KILLS_PER_S` is reached and the jobs have had an epoch of rows; returns the
+    counts and the number of compared rows."""
     chance = random.Random(seed)
     server = new_server(workers=WORKERS, settings={"drain_s": 0.2})
     baseline, resident = server.settled(), leaks.resident_bytes(server.pid)
@@ -236,7 +246,7 @@ def chaos(new_server: Callable[..., Server], home: Path, seconds: float, seed: i
     try:
         run.begin()
         until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s or run.kills < seconds * KILLS_PER_S:
+        while time.monotonic() < until_s or run.kills < seconds * KILLS_PER_S or run.rows() <= SAMPLES:
             time.sleep(chance.uniform(0.2, 1.5))
             run.step()
         rows = run.end()

@@ -39,8 +39,9 @@ def stop(pid: int) -> None:
     wait_until(lambda: leaks.stopped(pid))
 
 
-def full_strength(server: Server) -> None:
-    wait_until(lambda: len(server.workers()) == 2, why=server.log)
+def full_strength(server: Server, *dead: int) -> None:
+    """Waits until both workers are up, and none of them is one of the dead."""
+    wait_until(lambda: len(set(server.workers()) - {*dead}) == 2, why=server.log)
 
 
 def test_a_worker_killed_with_rows_in_its_hands_loses_none(
@@ -56,9 +57,11 @@ def test_a_worker_killed_with_rows_in_its_hands_loses_none(
     client.order("read")
     while len(rows) < 480:  # what its ring held
         rows += client.batch()
-    kill(first)
-    wait_until(lambda: not leaks.state(first))
+    # Else the worker in the first one's place could find the second one's chunk late, and make it again.
     kill(second, signal.SIGCONT)
+    wait_until(lambda: "idle" in [w["state"] for w in server.status()["workers"] if w["pid"] == second], why=server.log)
+    kill(first)
+    wait_until(lambda: leaks.gone(first))
     rows += client.collect()
     rows += client.read()
     assert rows == expected
@@ -81,13 +84,13 @@ def test_workers_killed_again_and_again_change_no_byte(server: Server, tree: Ima
         for _ in range(2):
             for number, batch in enumerate(client):
                 rows += rows_of(batch)
-                if number % 12 == 3:
-                    for pid in server.workers()[:1]:
-                        kill(pid)
-                        killed.add(pid)  # listed once more, maybe, until the daemon has heard of it
+                if number % 12 == 3:  # a dead one is listed until the daemon has heard of it
+                    pid, *_ = wait_until(lambda: [pid for pid in server.workers() if pid not in killed], why=server.log)
+                    kill(pid)
+                    killed.add(pid)
         assert client.stats()["bad_samples"] == 0
     assert rows == expected
-    assert len(killed) > 4
+    assert len(killed) == 8
     wait_until(lambda: restarts() - before >= len(killed))  # the daemon may not have heard of the last one yet
     full_strength(server)
     assert restarts() - before == len(killed)
@@ -123,8 +126,7 @@ def test_all_workers_killed_at_once_lose_nothing(server: Server, tree: ImageFold
         client.set_epoch(0)
         rows = read(client) + read(client)
     assert rows == expected
-    full_strength(server)
-    assert not set(old) & set(server.workers())
+    full_strength(server, *old)
 
 
 def test_a_killed_zygote_takes_its_workers_and_a_new_one_goes_on(
@@ -132,14 +134,14 @@ def test_a_killed_zygote_takes_its_workers_and_a_new_one_goes_on(
 ) -> None:
     client = client_process(server, tree, **SPEC)
     rows = client.read(2)
-    old = [server.zygote, *server.workers()]
-    kill(server.zygote)
+    zygote, old = server.zygote, server.workers()
+    kill(zygote)
     rows += client.read()
     rows += client.read()
     assert rows == expected
-    full_strength(server)
-    assert not set(old) & {server.zygote, *server.workers()}
-    wait_until(lambda: not any(leaks.state(pid) for pid in old))
+    full_strength(server, *old)
+    wait_until(lambda: all(map(leaks.gone, (zygote, *old))))
+    assert server.zygote != zygote
     client.ask("close")
 
 
@@ -164,5 +166,5 @@ def test_a_job_that_attaches_while_the_zygote_dies_waits(
 def test_a_worker_killed_while_nobody_works_is_replaced(server: Server) -> None:
     first, second = server.workers()
     kill(first)
-    wait_until(lambda: len(server.workers()) == 2 and first not in server.workers(), why=server.log)
+    full_strength(server, first)
     assert second in server.workers()

@@ -189,8 +189,7 @@ def test_a_second_dataset_replaces_the_workers_and_nothing_else(server: Server, 
         before = server.workers()
         same_rows(server, test)
         same_rows(server, test)
-        wait_until(lambda: len(server.workers()) == 2)
-        assert not set(server.workers()) & set(before)
+        wait_until(lambda: len(set(server.workers()) - set(before)) == 2, why=server.log)
         assert [worker["restarts"] for worker in server.status()["workers"]] == [0, 0]
         got += [row for batch in batches for row in rows_of(batch)]
     assert got == inline_rows(train, batch_size=4)

@@ -21,6 +21,7 @@ from prepserver.cli import exits
 from prepserver.daemon import quarantine
 from tests.support.clients import OPS, ClientProcess, read
 from tests.support.forked import cli
+from tests.support.logged import await_logged
 from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
@@ -51,11 +52,6 @@ def epochs(verdict: dict[str, Any]) -> list[tuple[str, int]]:
 
 def log_of(server: Server, job: str) -> Path:
     return logfile.path_of(server.home / "cache" / logfile.FOLDER, job, os.getuid())
-
-
-def settled(server: Server) -> None:
-    """The thread that writes has written: nothing is attached, and the files do not change any more."""
-    wait_until(lambda: server.status()["jobs"] == [])
 
 
 def wait_left(server: Server, job: str, times: int) -> None:
@@ -91,7 +87,7 @@ def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
             if number == 1:
                 client.load_state_dict({**client.state_dict(), "position": 80})
                 read(client)
-        settled(server)
+        await_logged(server)
         trainings = audit(server, "thrice", exits.OK if number == 0 else exits.FAILED)["trainings"]
         assert len(trainings) == number + 1
     found = [(t["verdict"], t["attachments"], [(e["once"], e["again"]) for e in t["epochs"]]) for t in trainings]
@@ -109,7 +105,7 @@ def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_p
     for start in (0, 200):
         with PrepClient(SOURCE, OPS, joining=Joining(start=start), **spec) as client:
             read(client)
-        settled(server)
+        await_logged(server)
     for more, position in (((), 200), (("--training", "0"), 0), (("--training", "1"), 200)):
         place = ("--job", "anew", "--batch", "0", *more, "-o", str(tmp_path / "x.npy"), *where(server))
         assert f"position {position}\n" in cli("replay", *place).stdout
@@ -189,7 +185,7 @@ class Legs:
 
     def counted(self, server: Server, *keys: str) -> list[tuple[Any, ...]]:
         """What the audit says of each epoch of the one training, which is no failure."""
-        settled(server)
+        await_logged(server)
         (training,) = audit(server, self.job)["trainings"]
         return [tuple(epoch[key] for key in ("verdict", *keys)) for epoch in training["epochs"]]
 
@@ -263,7 +259,7 @@ def test_a_checkpoint_of_other_shards_has_the_last_word(server: Server, leg: Leg
     assert leg.counted(server, "once", "again") == [("yes", 200, 136 + 32)]
     state = {**state, "position": 72}  # nobody saved this: eight samples of a batch would come twice
     leg(server, state, None, 1)
-    settled(server)
+    await_logged(server)
     assert cli("audit", leg.job, "--json", *where(server)).returncode == exits.FAILED
 
 
@@ -417,7 +413,7 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     folder = server.home / "cache" / quarantine.FOLDER
     digest = audit(server, "q")["trainings"][0]["digest"]
     quarantine.Quarantine(folder).add(digest, 11, "workers crashed on it", tree.root)
-    settled(server)
+    await_logged(server)
     server.process.send_signal(signal.SIGTERM)
     server.process.wait()
     server.start()
@@ -435,7 +431,7 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     assert cli("quarantine", "--clear", "nothing", *where(server)).returncode == exits.FAILED
     assert "sample 11" in cli("quarantine", "--clear", "11", *where(server)).stdout
     assert json.loads(cli("quarantine", "--json", *where(server)).stdout) == []
-    settled(server)
+    await_logged(server)
     client = client_process(server, tree, job="q3", **spec)
     assert [index for index, _ in client.read()] == list(range(40))
     client.ask("close")
@@ -455,5 +451,5 @@ def test_a_jobs_last_word_finds_room_with_a_slow_daemon(server: Server) -> None:
             client.close()
         finally:
             os.kill(server.pid, signal.SIGCONT)
-    wait_until(lambda: not server.status()["jobs"])
+    await_logged(server)
     assert [once for _, once in epochs(audit(server, "talks"))] == [401]

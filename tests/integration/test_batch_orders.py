@@ -13,8 +13,8 @@ from prepserver.cli import exits
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
+from tests.support.logged import await_logged
 from tests.support.server import Server
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ def open_client(server: Server, tree: ImageFolder, **arguments: Any) -> PrepClie
 
 
 def audited(server: Server, job: str) -> list[tuple[str, int]]:
-    wait_until(lambda: server.status()["jobs"] == [])
+    await_logged(server)
     done = cli("audit", job, "--json", "--runtime-dir", str(server.runtime_dir))
     assert done.returncode == exits.OK, done.stdout
     verdict = json.loads(done.stdout)

@@ -79,7 +79,7 @@ def test_status_tells_epoch_rate_and_share_of_waiting_of_a_job(server: Server, c
     assert job()["epoch"] == 0
     client.read()
     client.read(2)
-    assert job()["epoch"] == 1
+    wait_until(lambda: job()["epoch"] == 1, why=job)
     assert 0 <= job()["epoch_fraction"] < 1
     wait_until(lambda: job()["images_per_s"] is not None and job()["wait_fraction"] is not None)
     assert job()["images_per_s"] >= 0

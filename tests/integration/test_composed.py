@@ -14,9 +14,9 @@ from prepserver.cli import exits
 from prepserver.pipeline.sources import SourceSpec
 from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
+from tests.support.logged import await_logged
 from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +51,7 @@ def test_a_mix_is_read_and_resumed_like_a_plain_source(server: Server, mixed: So
     with PrepClient(mixed, OPS, runtime_dir=server.runtime_dir, job=f"mix-{shuffle}", **arguments) as client:
         client.load_state_dict(state)
         assert begun + read(client) + read(client) == expected
-    wait_until(lambda: server.status()["jobs"] == [])
+    await_logged(server)
     done = cli("audit", f"mix-{shuffle}", "--json", "--runtime-dir", str(server.runtime_dir))
     verdict = json.loads(done.stdout)
     assert verdict["exactly_once"]
@@ -61,6 +61,7 @@ def test_a_mix_is_read_and_resumed_like_a_plain_source(server: Server, mixed: So
 def test_a_row_of_a_mix_is_made_again_and_named(server: Server, mixed: SourceSpec, tmp_path: Path) -> None:
     with PrepClient(mixed, OPS, runtime_dir=server.runtime_dir, job="again", shuffle=True, **SPEC) as client:
         index = read(client, 1)[2][0]
+    await_logged(server)
     place = ("--job", "again", "--batch", "0", "--row", "2", "--runtime-dir", str(server.runtime_dir))
     done = cli("replay", *place, "-o", str(tmp_path / "row.png"))
     assert done.returncode == exits.OK, done.stderr

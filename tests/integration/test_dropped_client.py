@@ -42,7 +42,7 @@ def assert_left(server: Server, dropped: weakref.ref[PrepClient], sockets_before
     assert dropped() is None
     assert leaks.rings(os.getpid()) == {}  # neither mapped nor open
     wait_until(lambda: server.status()["jobs"] == [])
-    wait_until(lambda: sockets() == sockets_before)  # libzmq's thread closes its own
+    wait_until(lambda: sockets() <= sockets_before)  # libzmq's thread closes its own, and those of earlier tests
 
 
 @pytest.mark.parametrize("kind", [PrepClient, DeviceClient])

@@ -11,7 +11,7 @@ import pytest
 
 from prepclient import Joining, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
 from prepserver.pipeline.ops import Op
-from tests.support.clients import Rows, rows_of
+from tests.support.clients import Rows, await_heard, rows_of
 from tests.support.server import Server
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -33,11 +33,11 @@ def client(server: Server, job: str, batch_size: int, ops: list[Op] = OPS, **opt
 
 
 def begin(server: Server, first: PrepClient, batches: int = 1) -> Iterator[Any]:
-    """The first job reads, until the daemon has heard that it has; nobody can begin at 0 any more."""
+    """The first job reads, until the daemon has heard of it all; nobody can begin at 0 any more."""
     iterator = iter(first)
     for _ in range(batches):
         next(iterator)
-    wait_until(lambda: server.stream()["position"] > 0, why=server.log)
+    await_heard(server, first)
     return iterator
 
 

@@ -35,6 +35,7 @@ from prepclient import (
     ToLayout,
     kinds,
 )
+from tests.support.logged import await_logged
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -65,9 +66,9 @@ def path_with(*folders: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def owned() -> Iterator[Server]:
-    """A daemon that has loaded the plug-ins, and gives a sample a second."""
+    """A daemon that has loaded the plug-ins, and gives a sample 3 s."""
     arguments = ["--plugin", "owner_code"]
-    with Server(workers=2, settings={"sample_timeout_s": 1.0}, arguments=arguments, env=path_with(OWNER)) as server:
+    with Server(workers=2, settings={"sample_timeout_s": 3.0}, arguments=arguments, env=path_with(OWNER)) as server:
         yield server
 
 
@@ -426,6 +427,7 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
     spec = SPEC | {"runtime_dir": owned.runtime_dir, "job": "replayed"}
     with PrepClient(SOURCE, OPS, **spec) as client:
         batches = list(client)
+    await_logged(owned)
     place = ("--cache-dir", str(owned.home / "cache"))
     assert cli("audit", "replayed", *place).returncode == 0
     made = ("replay", "--job", "replayed", "--batch", "1", "--row", "2", "-o", str(tmp_path / "row.npy"), *place)

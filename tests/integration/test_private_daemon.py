@@ -47,8 +47,8 @@ def runtime_dir(commands: dict[int, str]) -> Path:
 
 def test_it_serves_the_same_rows_and_ends_with_its_client(owner: ClientProcess, tmp_path: Path) -> None:
     assert owner.read() == inline_rows(SOURCE, **SPEC)
-    running = daemons(tmp_path)
-    assert len(running) == 4  # the daemon, the zygote, two workers
+    # The daemon, the zygote, two workers; what listed the samples ends by itself.
+    running = wait_until(lambda: found if len(found := daemons(tmp_path)) == 4 else {}, why=lambda: daemons(tmp_path))
     place = runtime_dir(running)
     owner.ask("close")
     assert daemons(tmp_path) == {}
@@ -101,7 +101,7 @@ def test_all_clients_of_a_process_share_one(short_path: Path, monkeypatch: pytes
     assert list(short_path.iterdir()) == [place]
     train = PrepClient(SOURCE, OPS, **{**arguments, "workers": 2})
     assert list(short_path.iterdir()) == []
-    assert leaks.children(os.getpid()) == others
+    assert set(leaks.children(os.getpid())) <= set(others)
 
 
 def test_threads_that_begin_at_the_same_time_share_one(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

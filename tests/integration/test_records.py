@@ -31,6 +31,7 @@ from prepclient import (
 from prepserver.pipeline import kinds
 from prepserver.pipeline.source import SourceSpec
 from tests.support.forked import cli
+from tests.support.logged import await_logged
 from tests.support.server import Server
 from tests.support.tf_records import file_of
 
@@ -130,6 +131,7 @@ def test_replay_makes_a_row_of_numbers_again(server: Server, tmp_path: Path) -> 
     source = arrays(tmp_path)
     with PrepClient(source, [], runtime_dir=server.runtime_dir, job="numbers", **SPEC) as client:
         order = indices(client)
+    await_logged(server)
     out = tmp_path / "row.npy"
     place = ["--job", "numbers", "--batch", "2", "--row", "3", "--runtime-dir", str(server.runtime_dir)]
     done = cli("replay", *place, "-o", str(out))

@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shared(cluster: Path) -> Iterator[Server]:
     with Server(
-        workers=1, remote=2, settings={"sample_timeout_s": 2.0}, arguments=["--address", str(cluster)],
+        workers=1, remote=2, settings={"sample_timeout_s": 5.0}, arguments=["--address", str(cluster)],
         env=stand_in_environment(),
     ) as server:  # fmt: skip
         yield server

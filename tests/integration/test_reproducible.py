@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from prepclient import InvalidSpec, Joining, PrepClient, RandomResizedCrop, Sharding, SyntheticImages
-from tests.support.clients import Rows, rows_of
+from tests.support.clients import Rows, await_heard, rows_of
 from tests.support.server import Server
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -41,9 +40,7 @@ def running(server: Server) -> Iterator[PrepClient]:
     """A job in the middle of the first block, which others can join at the second one."""
     with client(server, "running") as other:
         first_rows(other, 20)
-        wait_until(
-            lambda: server.stream()["position"] > 0
-        )  # the daemon has heard of it: nobody can begin at 0 any more
+        await_heard(server, other)  # nobody can begin at 0 any more
         yield other
 
 

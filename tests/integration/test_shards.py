@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from prepserver.cli import exits
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.forked import cli
+from tests.support.logged import await_logged
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -43,10 +43,6 @@ def launched(machine: int, local: int, count: int = 2, machines: int = 2) -> dic
         "LOCAL_WORLD_SIZE": str(count), "GROUP_RANK": str(machine), "GROUP_WORLD_SIZE": str(machines),
         "MASTER_ADDR": "one", "MASTER_PORT": "29500",
     }  # fmt: skip
-
-
-def idle(server: Server) -> bool:
-    return not server.status()["jobs"]
 
 
 def in_turn(ranks: list[Rows], size: int) -> Rows:
@@ -89,7 +85,7 @@ def test_two_machines_of_two_ranks_have_each_sample_once(
     for client in everybody:
         client.ask("close")
     for m, server in enumerate(machines):
-        wait_until(partial(idle, server))
+        await_logged(server)
         done = cli("audit", "run", "--runtime-dir", str(server.runtime_dir))
         assert done.returncode == exits.OK, done.stdout
         assert "of 2 of 605 samples" in done.stdout

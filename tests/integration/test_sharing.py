@@ -21,7 +21,7 @@ from prepclient import (
     SyntheticImages,
 )
 from prepserver.pipeline.sources import ImageFolder
-from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
+from tests.support.clients import OPS, ClientProcess, Rows, await_heard, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -81,9 +81,12 @@ def test_three_processes_share_one_pass_and_get_the_whole_epoch(
 def test_jobs_with_different_batch_sizes_share_a_lane(server: Server, tree: ImageFolder) -> None:
     sizes = (16, 50, 33)
     clients = [
-        PrepClient(tree, OPS, fields="dict", shuffle=True, seed=2, batch_size=n, runtime_dir=server.runtime_dir)
+        PrepClient(
+            tree, OPS, fields="dict", shuffle=True, seed=2, batch_size=n, runtime_dir=server.runtime_dir,
+            joining=Joining(lag="wait"),
+        )
         for n in sizes
-    ]
+    ]  # fmt: skip
     try:
         assert [len(client) for client in clients] == [-(-COUNT // n) for n in sizes]
         assert len({job["lane"] for job in server.status()["jobs"]}) == 1
@@ -115,7 +118,8 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
     filled_before = server.status()["rows_filled"]
     spec: dict[str, Any] = {"fields": "dict", "shuffle": True, "seed": 4, "batch_size": 40, "timeout_s": 1800}
     clients = [
-        PrepClient(tree, ops, runtime_dir=server.runtime_dir, joining=Joining(wait_s=600), **spec) for ops in pipelines
+        PrepClient(tree, ops, runtime_dir=server.runtime_dir, joining=Joining(wait_s=600, lag="wait"), **spec)
+        for ops in pipelines
     ]
     try:
         for client in clients:
@@ -141,10 +145,13 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
 def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_process: Start, tree: ImageFolder) -> None:
     arguments: dict[str, Any] = {"shuffle": True, "batch_size": 40, "seed": 7}
     views = (1, 2, 2)
-    clients = [client_process(server, tree, views=n, joining=Joining(wait_s=600), **arguments) for n in views]
+    # The first runs already, so the others' epoch is the pass after its first.
+    joining = [Joining(wait_s=600, lag="wait", start=start) for start in (0, COUNT, COUNT)]
+    clients = [
+        client_process(server, tree, views=n, joining=each, **arguments) for n, each in zip(views, joining, strict=True)
+    ]
     for client in clients:
         assert client.ask("attach") == COUNT // 40
-    # the late ones begin early, on a stream of their own
     lanes = [lane for stream in server.status()["streams"] for lane in stream["lanes"]]
     images = [sum(name.startswith("image") for name in lane["fields"]) for lane in lanes]
     assert (images, [lane["jobs"] for lane in lanes]) == ([1, 2], [1, 2])
@@ -152,7 +159,6 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
     assert 32 * 32 * 3 < one < 2 * 32 * 32 * 3 < two < 3 * 32 * 32 * 3
     shown = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="400").stdout
     assert shown.count("rows of image, image_1, label, index") == 1
-    # The first runs already, so the others' epoch is the pass after its first.
     states = [client.ask("state") for client in clients]
     assert [state["position"] for state in states] == [0, COUNT, COUNT]
     clients[0].order("read")
@@ -185,6 +191,7 @@ def test_a_late_joiner_starts_at_a_block_and_sees_all_once(server: Server) -> No
         rows: Rows = []
         for _ in range(5):  # too many for the first one to wait until the second one has caught up
             rows += rows_of(next(iterator))
+        await_heard(server, first)
         assert len(second) == len(first)
         jobs = {job["id"]: job for job in server.status()["jobs"]}
         assert sorted(job["position"] for job in jobs.values())[0] == 2560
@@ -333,6 +340,7 @@ def test_a_job_can_tell_how_far_its_rows_are_shared(server: Server, tree: ImageF
     with PrepClient(tree, [RandomResizedCrop(16)], **arguments) as one:
         assert one.stats()["sharing_factor"] is None  # not attached yet
         with PrepClient(tree, [RandomResizedCrop(16)], **arguments) as other:
+            assert len(one) == len(other)  # both attach before one of them is ahead
             for _ in zip(one, other, strict=True):
                 pass
             for client in (one, other):

@@ -72,7 +72,7 @@ def test_perfetto_reads_timelines_and_traces() -> None:
     with Server(workers=2) as server:
         files = {name: server.home / f"{name}.pftrace" for name in ("steps", "rest", "all")}
         recorded = threading.Thread(target=main, args=(
-            ["trace", "--seconds", "0.5", "-o", str(files["all"]), "--runtime-dir", str(server.runtime_dir)],
+            ["trace", "--seconds", "2", "-o", str(files["all"]), "--runtime-dir", str(server.runtime_dir)],
         ))  # fmt: skip
         source = SyntheticImages(ROWS, (32, 32))
         with PrepClient(source, [CenterCrop(8)], batch_size=BATCH, job="a", runtime_dir=server.runtime_dir) as train:

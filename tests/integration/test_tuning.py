@@ -21,6 +21,7 @@ from prepserver.config import auto_most_workers, load_settings
 from prepserver.tune.measure import Job, bench
 from prepserver.tune.points import Point
 from tests.support.clients import OPS, inline_rows, rows_of
+from tests.support.logged import await_logged
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -67,6 +68,7 @@ def test_rows_are_the_same_while_workers_come_and_go(resized: Server) -> None:
     for change in ("3 workers instead of 1", "1 worker instead of 3", "2 workers instead of 4"):
         assert f"{change}: the settings were read again" in log
     assert "ended: " not in log  # nothing was killed at work
+    await_logged(resized)
     proof = cli("audit", "resized", "--cache-dir", str(resized.home / "cache"))
     assert proof.returncode == 0, proof.stdout + proof.stderr
 
@@ -116,6 +118,7 @@ def test_tune_takes_data_and_step_from_a_running_job(resized: Server) -> None:
         found = tune._job(asked("--job", "step", *where))
     assert (found.source, found.ops[-len(OPS) :], found.batch_size, found.shuffle) == (SOURCE, OPS, 8, "full")
     assert 0.01 < found.step_s < PATIENCE_S
+    wait_until(lambda: not resized.status()["jobs"], why=resized.log)
     with pytest.raises(CommandError, match="--step-ms"):
         tune._job(asked("--job", "step", *where))
     assert tune._job(asked("--job", "step", "--step-ms", "4", *where)).step_s == 0.004

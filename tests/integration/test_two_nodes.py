@@ -17,7 +17,7 @@ from tests.support.node import BATCH_SIZE, SAMPLES, STEPS
 from tests.support.server import Server, environment
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.once]
+pytestmark = [pytest.mark.integration, pytest.mark.once, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "node.py"
 
@@ -59,7 +59,7 @@ def launch(networks: list[str], servers: list[Server], per_node: int, *arguments
         env = environment(OMP_NUM_THREADS="1", **place)
         nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env))
     try:
-        said = [node.communicate(timeout=PATIENCE_S)[0] for node in nodes]
+        said = [node.communicate(timeout=3 * PATIENCE_S)[0] for node in nodes]
     finally:
         for node in nodes:
             node.kill()

@@ -24,13 +24,13 @@ from prepserver.pipeline.sources import SourceSpec
 from tests.support import client_process, leaks
 from tests.support.client_process import rows_of
 from tests.support.forked import Forked
-from tests.support.server import environment
-from tests.support.waiting import PATIENCE_S
+from tests.support.server import Server, environment
+from tests.support.waiting import PATIENCE_S, wait_until
 
 # As in a worker. On a busy machine torch's threads spin for each other, and rows take ten times as long.
 torch.set_num_threads(1)
 
-__all__ = ["OPS", "ClientError", "ClientProcess", "Rows", "inline_rows", "read", "rows_of"]
+__all__ = ["OPS", "ClientError", "ClientProcess", "Rows", "await_heard", "inline_rows", "read", "rows_of"]
 
 Rows = list[tuple[int, str]]
 """(index, digest) of each row, in the order in which they came."""
@@ -98,8 +98,13 @@ class ClientProcess:
             reader.start()
         if uid is not None:
             self.order("become", uid=uid)
-        # However slow the pool is, jobs that can share do; whoever tests something else says so.
-        client = {"joining": Joining(wait_s=600.0), "timeout_s": 1800.0, **client, "runtime_dir": str(runtime_dir)}
+        # However slow the pool or a job is, jobs that can share do; whoever tests something else says so.
+        client = {
+            "joining": Joining(wait_s=600.0, lag="wait"),
+            "timeout_s": 1800.0,
+            **client,
+            "runtime_dir": str(runtime_dir),
+        }
         client = {name: dataclasses.asdict(x) if isinstance(x, Sharding | Joining) else x for name, x in client.items()}
         self._orders_pending = 1 + (uid is not None)
         self.order("open", source=source.to_wire(), ops=Pipeline.from_ops(list(ops)).to_wire(), client=client)
@@ -200,6 +205,13 @@ class ClientProcess:
     def stopped(self) -> bool:
         """Whether SIGSTOP has taken effect."""
         return leaks.stopped(self.pid)
+
+
+def await_heard(server: Server, client: PrepClient) -> None:
+    """Waits until the daemon has heard of all that a client in this process has released: ZeroMQ sends in a thread."""
+    session = client._attachment.session
+    assert session is not None
+    wait_until(lambda: session.released_upto in {job["position"] for job in server.status()["jobs"]}, why=server.log)
 
 
 def read(client: PrepClient, batches: int | None = None) -> Rows:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from prepclient import PrepClient, SyntheticImages
-from tests.support.clients import OPS, inline_rows, rows_of
+from tests.support.clients import OPS, await_heard, inline_rows, rows_of
 from tests.support.server import Server
-from tests.support.waiting import wait_until
 
 SOURCE = SyntheticImages(600, 32)
 SPEC: dict[str, Any] = {"shuffle": True, "seed": 7, "batch_size": 20}
@@ -22,10 +21,7 @@ def honest_reader(server: Server) -> Iterator[Callable[[], None]]:
     with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
         iterator = iter(client)
         rows = rows_of(next(iterator))
-        # ZeroMQ sends in a thread: what this client has said of the batch must not arrive amidst what comes now.
-        session = client._attachment.session
-        assert session is not None
-        wait_until(lambda: session.released_upto in {job["position"] for job in server.status()["jobs"]})
+        await_heard(server, client)  # what it has said of the batch must not arrive amidst what comes now
 
         def read_on() -> None:
             rows.extend(rows_of(next(iterator)))

@@ -73,16 +73,21 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def fds(pid: int) -> Counter[str]:
-    """Open descriptors by kind, without their numbers: two epolls, five sockets and so on."""
-    kinds: Counter[str] = Counter()
+def links(pid: int) -> list[str]:
+    """What its open descriptors are, such as ``socket:[1234]``; of those that are closed meanwhile, nothing."""
+    found = []
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                kind = re.sub(r":\[\d+\]", "", os.readlink(link))
-                if not kind.startswith("/dev/nvidia"):  # a thread asks the driver for its GPUs when it likes
-                    kinds[kind] += 1
-    return kinds
+                found.append(os.readlink(link))
+    return found
+
+
+def fds(pid: int) -> Counter[str]:
+    """Open descriptors by kind, without their numbers: two epolls, five sockets and so on."""
+    kinds = Counter(re.sub(r":\[\d+\]", "", link) for link in links(pid))
+    # A thread asks the driver for its GPUs when it likes.
+    return Counter({kind: count for kind, count in kinds.items() if not kind.startswith("/dev/nvidia")})
 
 
 def descriptors() -> int:
