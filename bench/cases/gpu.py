@@ -12,7 +12,9 @@ No machine without a GPU can answer these questions; they are asked in this orde
 7. a MIG slice: the rate of 1 again, with the slice's name;
 8. the device stage: images/s and host time per batch, plain and finished;
 9. ops on batches: RandAugment, and MixUp or CutMix as one kernel and op by op, with the normalization, as a share of a
-   training step of ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
+   training step of ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %;
+10. the same training fed by a daemon with a worker per core but two: images/s, the share of the time that it waits for
+    rows or copies, images/s on held batches, and images/s of a loop that trains nothing.
 
 Each check runs in a process of its own: one that fails, crashes or hangs says so, and the others go on. Without a CUDA
 device the case says so and exits with 0. On a machine that has only torch with CUDA, ``python tests/gpu/machine.py``
@@ -33,20 +35,32 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from bench.harness.case import Case, Figures, Run, say
+from bench.harness.photos import find_photos, write_list
 from bench.harness.resnet import resnet50
 from bench.harness.tables import Sheet
 
 try:
-    from prepclient import CutMix, MixUp, RandAugment, RandomChoice
+    from prepclient import (
+        CutMix,
+        FileList,
+        MixUp,
+        PrepClient,
+        RandAugment,
+        RandomChoice,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+    )
     from prepclient.device import DeviceStage
     from prepclient.engine import cuda_device
     from prepclient.finish import Finish, Finisher, drawing_of
@@ -61,6 +75,7 @@ READ_ONLY = 8  # CU_MEMHOSTREGISTER_READ_ONLY
 READ_ONLY_SUPPORTED = 113  # CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
 MIB, GIB = 1 << 20, 1 << 30
 BATCH, SHAPE = 256, (224, 224, 3)
+WARM_STEPS, STEPS = 30, 100  # of training; the first ones choose kernels and take what the ring has ahead
 CHECK_S = 120.0  # for one check; the slowest, which compiles, takes about half of it
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -367,7 +382,8 @@ def check_device_ops() -> Facts:
     device = cuda_device("cuda")
     rows = torch.randint(0, 256, (BATCH, *SHAPE), dtype=torch.uint8, device=device)
     labels = torch.arange(BATCH) % classes
-    facts: Facts = {"batch": BATCH, "step_ms": ms_per_call(training_step(rows, labels.to(device), classes))}
+    step, images, targets = training(device, classes), normalizable(rows), labels.to(device)
+    facts: Facts = {"batch": BATCH, "step_ms": ms_per_call(lambda: step(images, targets))}
     ops = [RandomChoice([MixUp(classes), CutMix(classes)])]
     for name, finish in (
         ("normalized", Finish((MEAN, STD), torch.bfloat16)),
@@ -388,13 +404,17 @@ def check_device_ops() -> Facts:
     return facts | {"below_3_percent": facts["mixed_fused_share_of_step_percent"] < 3.0}
 
 
-def training_step(rows: torch.Tensor, labels: torch.Tensor, classes: int) -> Callable[[], None]:
-    model: Any = resnet50(classes).to(rows.device)
+def normalizable(rows: torch.Tensor) -> torch.Tensor:
+    return rows.permute(0, 3, 1, 2).to(torch.bfloat16) / 255
+
+
+def training(device: torch.device, classes: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """A step of ResNet-50."""
+    model: Any = resnet50(classes).to(device)
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    images = rows.permute(0, 3, 1, 2).to(torch.bfloat16) / 255
 
-    def step() -> None:
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
         with torch.autocast("cuda", torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -402,6 +422,34 @@ def training_step(rows: torch.Tensor, labels: torch.Tensor, classes: int) -> Cal
         optimizer.step()
 
     return step
+
+
+def check_training() -> Facts:
+    workers = max(1, len(os.sched_getaffinity(0)) - 2)
+    step = training(cuda_device("cuda"), 1000)
+    with tempfile.TemporaryDirectory() as folder:
+        photos = find_photos(None, Path(folder))
+        listed = str(write_list(photos, (WARM_STEPS + STEPS + 1) * BATCH, Path(folder) / "photos.txt"))
+        facts: Facts = {"batch": BATCH, "workers": workers, "photos": photos.what}
+        for name, work in (("trained", step), ("loaded", lambda _images, _labels: None)):
+            with PrepClient(
+                FileList(listed), [RandomResizedCrop(SHAPE[0]), RandomHorizontalFlip()], batch_size=BATCH, shuffle=True,
+                drop_last=True, device="cuda", normalize=(MEAN, STD), dtype=torch.bfloat16, workers=workers,
+            ) as client:  # fmt: skip
+                for count, (images, labels) in enumerate(client):
+                    if count == WARM_STEPS:
+                        cuda.synchronize()
+                        start, before = time.monotonic(), client.stats()
+                    work(images, labels)
+                cuda.synchronize()
+                spent_s, after = time.monotonic() - start, client.stats()
+                facts[f"{name}_images_per_s"] = round((count + 1 - WARM_STEPS) * BATCH / spent_s)
+                for part in ("wait", "copy"):
+                    share = (after[f"{part}_s"] - before[f"{part}_s"]) / spent_s
+                    facts[f"{name}_{part}_percent"] = round(100 * share, 1)
+            if work is step:
+                facts["held_images_per_s"] = round(1e3 * BATCH / ms_per_call(partial(step, images, labels)))
+    return facts
 
 
 def ms_per_call(work: Callable[[], None], times: int = 30) -> float:
@@ -428,6 +476,7 @@ CHECKS: list[tuple[str, Callable[[], Facts]]] = [
     ("MIG", check_mig),
     ("device stage", check_stage),
     ("ops on batches", check_device_ops),
+    ("training", check_training),
 ]
 
 
