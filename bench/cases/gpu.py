@@ -444,6 +444,7 @@ def check_training() -> Facts:
                 cuda.synchronize()
                 spent_s, after = time.monotonic() - start, client.stats()
                 facts[f"{name}_images_per_s"] = round((count + 1 - WARM_STEPS) * BATCH / spent_s)
+                facts[f"{name}_verdict"] = (after["verdict"] or {}).get("verdict")
                 for part in ("wait", "copy"):
                     share = (after[f"{part}_s"] - before[f"{part}_s"]) / spent_s
                     facts[f"{name}_{part}_percent"] = round(100 * share, 1)
