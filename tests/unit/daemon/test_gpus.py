@@ -20,7 +20,12 @@ def test_a_gpu_without_memory_of_its_own_is_read(monkeypatch: pytest.MonkeyPatch
     """A GB10 shares the machine's memory, and NVML does not report it."""
     for name in ("PowerUsage", "PcieThroughput", "MemoryInfo"):
         monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", unsupported)
-    answers: dict[str, Any] = {"Init": None, "DeviceGetCount": 1, "DeviceGetHandleByIndex": 0, "DeviceGetName": "NVIDIA GB10"}
+    answers: dict[str, Any] = {
+        "Init": None,
+        "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": 0,
+        "DeviceGetName": "NVIDIA GB10",
+    }
     answers |= {"DeviceGetUtilizationRates": SimpleNamespace(gpu=7), "DeviceGetComputeRunningProcesses": []}
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, f"nvml{name}", lambda *_, answer=answer: answer)
