@@ -133,7 +133,9 @@ class _Fused:
             self._compiled(*tensors)
         except Exception as e:  # noqa: BLE001 - compilers fail in many ways
             self._failed_to_compile = True
-            reason = f"{type(e).__name__}: {e}".splitlines()[0]
+            reason, *more = f"{type(e).__name__}: {e}".splitlines()
+            if reason.endswith(":") and more:  # torch wraps the error of its backend
+                reason = f"{reason} {more[0]}"
             log.warning("torch.compile cannot fuse device_ops; they run op by op: %s", reason)
             return False
         return True

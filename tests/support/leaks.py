@@ -87,7 +87,7 @@ def fds(pid: int) -> Counter[str]:
     """Open descriptors by kind, without their numbers: two epolls, five sockets and so on."""
     kinds = Counter(re.sub(r":\[\d+\]", "", link) for link in links(pid))
     # A thread asks the driver for its GPUs when it likes.
-    return Counter({kind: count for kind, count in kinds.items() if not kind.startswith("/dev/nvidia")})
+    return Counter({kind: count for kind, count in kinds.items() if "nvidia" not in kind})
 
 
 def descriptors() -> int:

@@ -330,19 +330,27 @@ def test_torch_can_trace_all_ops_on_floats_as_one_graph(monkeypatch: pytest.Monk
     assert len(traced) == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("no compiler\nand many lines", "no compiler"),
+        ("backend='inductor' raised:\nOSError: no compiler\n\nSet", "backend='inductor' raised: OSError: no compiler"),
+    ],
+    ids=["plain", "wrapped"],
+)
 def test_ops_run_one_by_one_where_they_cannot_be_compiled(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: str, told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_compiler(*_arguments: Any, **_options: Any) -> Any:
-        raise RuntimeError("no compiler\nand many lines")
+        raise RuntimeError(error)
 
-    ops = [RandomErasing(1, value=7)]
+    ops = [RandomErasing(1, value=len(told))]  # equal ops would be those that have failed to compile before
     expected = batches(device_ops=ops)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "prepclient"):
         patch.setattr(torch, "compile", no_compiler)
         assert same(batches(device_ops=ops, compile=True), expected)
     (said,) = [record.message for record in caplog.records if record.name == "prepclient"]
-    assert said.endswith("they run op by op: RuntimeError: no compiler")
+    assert said.endswith(f"they run op by op: RuntimeError: {told}")
 
 
 # -- what is refused ----------------------------------------------------------------------------------
