@@ -153,10 +153,32 @@ def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     assert text.startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in text
     made = {target for line in text.splitlines() if line.startswith("step make") for target in line.split()}
-    assert {"lint", "docs", "bench-smoke", "fuzz-smoke", "coverage", "test"} <= made
+    assert {"lint", "docs", "bench-smoke", "fuzz-smoke", "coverage"} <= made
+    assert "\nstep .ci/tests " in text
     assert "</dev/null" in text
     for each in script.parent.iterdir():
         subprocess.run(["bash", "-n", str(each)], check=True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("test", "code", "said"),
+    [
+        ("def test_it(): ...", 0, ""),
+        ("def test_it(): assert 0", 1, ""),
+        ("def test_it(): assert SEEN.exists() or SEEN.touch()", 0, "failed at first, passed alone: test_a.py::test_it"),
+        ("import no_such_module", 1, ""),
+    ],
+    ids=["passes", "fails", "disturbed", "broken off"],
+)
+def test_ci_runs_a_few_failed_tests_again(test: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "Makefile").write_text("test:\n\t@.venv/bin/python -m pytest -n 1\n")
+    (tmp_path / "test_a.py").write_text(f"from pathlib import Path\nSEEN = Path('seen')\ndef test_b(): ...\n{test}\n")
+    done = subprocess.run([str(ROOT / ".ci" / "tests")], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout
+    assert ("failed at first" in done.stdout) == bool(said)
+    assert done.stdout.rstrip().endswith(said)
 
 
 def test_ci_finds_a_python_by_its_version_and_passes_over_shims(tmp_path: Path) -> None:
