@@ -10,6 +10,7 @@ import dataclasses
 import math
 import os
 import re
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -331,6 +332,15 @@ def usable_cores() -> float:
 
 
 def user_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/prepserver``, else ``~/.cache/prepserver``."""
+    """``$XDG_CACHE_HOME/prepserver``, else ``~/.cache/prepserver``.
+
+    If it cannot be made, as for a user of a container who has no home, a folder in the temporary directory.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "prepserver"
+    if base:
+        return Path(base) / "prepserver"
+    wanted = Path(os.path.expanduser("~/.cache/prepserver"))  # which stays as it is for a user without a home
+    there = next(each for each in (wanted, *wanted.parents) if os.path.exists(each))
+    if wanted.is_absolute() and os.access(there, os.W_OK | os.X_OK):
+        return wanted
+    return Path(tempfile.gettempdir()) / f"prepserver-{os.getuid()}-cache"  # it is used only if it is this user's

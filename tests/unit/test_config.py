@@ -19,6 +19,7 @@ from prepserver.config import (
     load_settings,
     parse_bytes,
     parse_workers,
+    user_cache_dir,
 )
 
 
@@ -221,3 +222,18 @@ def test_roots_are_folders_and_urls() -> None:
     for bad in ("s3://user@bucket", "s3://b/../c", "s3:/bucket", "ftp://host", "/\udcff"):
         with pytest.raises(ConfigError, match="--root"):
             load_settings(None, {"source_roots": [bad]})
+
+
+def test_without_a_home_the_cache_is_in_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_cache_dir() == tmp_path / ".cache" / "prepserver"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    elsewhere = tmp_path / f"prepserver-{os.getuid()}-cache"
+    monkeypatch.setenv("HOME", "/dev/null/nobody")
+    assert user_cache_dir() == elsewhere
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # as for a user that a container does not know
+    assert user_cache_dir() == elsewhere
