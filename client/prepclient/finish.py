@@ -292,6 +292,10 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
             look = RowLook.of(each, pipeline.views if each.kind.is_spatial else 1)
             looks.append(replace(look, seen=finish.layout) if look.is_image and finish.layout else look)
             Finisher(finish, looks[-1], torch.device("cpu"))  # raises here rather than at the first batch
+    if not any(look.is_image for look in looks):
+        for name in ("normalize", "dtype", "memory_format"):
+            if (value := getattr(finish, name)) is not None:
+                raise SpecError(name, value, "is for images, and the rows have none")
     return looks
 
 

@@ -129,6 +129,8 @@ class Pipeline:
                 raise SpecError(f"pipeline[{place}].op", type(op).__name__, "cannot follow ToLayout, the last op")
             with within(f"pipeline[{place}]"):
                 record = op.after(record)
+        if views > 1 and not any(kind.is_spatial for kind in record.values()):
+            raise SpecError("views", views, "makes several images of each sample, and the rows have no image")
         full = (given[0] if offset else Decode(), *rest)
         wire = _wire(full, views)
         if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:

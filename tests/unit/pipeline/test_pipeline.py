@@ -131,6 +131,11 @@ def test_a_pipeline_of_one_view_is_spelled_as_one_without_views() -> None:
     assert len({Pipeline.from_ops(plain.ops, views).digest for views in range(1, MAX_VIEWS + 1)}) == MAX_VIEWS
 
 
+def test_views_of_rows_without_an_image_are_refused() -> None:
+    with pytest.raises(SpecError, match="views = 2: makes several images of each sample, and the rows have no image"):
+        Pipeline.from_ops([], 2, {"x": Scalar()})
+
+
 @pytest.mark.parametrize("views", [0, -1, MAX_VIEWS + 1, 2.0, True, "2", None])
 def test_a_number_of_views_that_cannot_be_is_refused(views: Any) -> None:
     said = "must be an integer" if type(views) is not int else "must lie between 1 and 16"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prepclient.finish import Finish, Finisher, looks_of
 from prepclient.rowlook import Layout, RowLook
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array
 from prepserver.pipeline.ops import RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from tests.support.finishing import finished
@@ -88,6 +89,15 @@ def test_a_pipeline_says_how_its_rows_look(layout: Layout | None, stored: Layout
     ops = [RandomResizedCrop((4, 5)), *([ToLayout(layout)] if layout else [])]
     look = looks_of(Pipeline.from_ops(ops), Finish())[0]
     assert look == RowLook((3, 4, 5) if stored == "CHW" else (4, 5, 3), torch.uint8, stored, seen)
+
+
+@pytest.mark.parametrize(
+    "given", [{"dtype": torch.float16}, {"memory_format": torch.channels_last}, {"normalize": (MEAN, STD)}]
+)
+def test_what_is_for_images_is_refused_without_an_image(given: dict[str, Any]) -> None:
+    pipeline = Pipeline.from_ops([], columns={"x": Array((4,), "float32")})
+    with pytest.raises(SpecError, match=f"{next(iter(given))} = .*: is for images, and the rows have none"):
+        looks_of(pipeline, Finish(**given))
 
 
 @pytest.mark.parametrize("memory_format", [None, torch.channels_last, torch.contiguous_format])
