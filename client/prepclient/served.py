@@ -191,8 +191,8 @@ class ServedFeed(Feed):
 
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
         found = (
-            f"no batch for {waited_s:.0f} s: this job is at row {session.released_upto}, and the rows before "
-            f"{session.ready_upto} are ready. The daemon in {self._runtime_dir} runs; "
+            f"no batch for {waited_s:.0f} s, although the daemon in {self._runtime_dir} runs: the stream's rows before "
+            f"{session.ready_upto} are ready, and this job needs later ones; "
         )
         if self.about_job(session.handed.totals).get("waits_for") == "ranks":
             return found + (

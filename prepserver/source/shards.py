@@ -121,7 +121,7 @@ class Shards:
                 f"{self.name(shard)} has {status.st_size} bytes and should have {self._sizes[shard]}: it has changed"
             )
         if self._versions is not None and status.st_mtime_ns != self._versions[shard]:
-            raise SampleError(f"{self.name(shard)} has changed since the dataset was listed; attach again")
+            raise SampleError(f"{self.name(shard)} has changed since the dataset was listed")
 
     def __del__(self) -> None:
         # Sources have no `close`: one lives as long as its worker, or as the client's iterator.

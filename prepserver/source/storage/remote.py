@@ -318,7 +318,7 @@ class Link:
             size, version = found.meta["size"], version_of(found.meta)
             changed = (wanted.version and version != wanted.version) or (wanted.size >= 0 and size != wanted.size)
             if changed:
-                raise RemoteError("it has changed since the dataset was listed; attach again")
+                raise RemoteError("it has changed since the dataset was listed")
             if wanted.length < 0 and size > limit_bytes:
                 raise RemoteError(
                     f"{size} bytes are more than the limit of {limit_bytes} for an object that is read whole"

@@ -321,7 +321,7 @@ def test_a_changed_object_is_an_error_and_another_dataset(
     store.put(url.removeprefix(f"s3://{store.bucket}/"), jpeg(60))
     with pytest.raises(SampleError) as caught:
         source.read(2)
-    assert caught.value.reason == f"{url}: it has changed since the dataset was listed; attach again"
+    assert caught.value.reason == f"{url}: it has changed since the dataset was listed"
     again = build_index(photos[1], tmp_path / "cache")
     assert again.digest != info.digest
     assert again.content_digest == info.content_digest
