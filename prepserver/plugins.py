@@ -219,8 +219,9 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
             number = as_array(value)
             whole, wanted = number.dtype.kind in "biu", kind.stored()[1]
             fits = number.size == 1 and (whole or (wanted.startswith("float") and number.dtype.kind == "f"))
-            shown = number.reshape(()).astype(wanted) if fits else None
-            if shown is not None and whole and int(shown) != int(number.reshape(())):
+            with np.errstate(over="ignore"):
+                shown = number.reshape(()).astype(wanted) if fits else None
+            if shown is not None and whole and not (np.isfinite(shown) and int(shown) == int(number.reshape(()))):
                 shown = None
         case Array(shape, dtype):
             shown = _array(value, shape, dtype)
@@ -241,8 +242,10 @@ def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[
     array = as_array(value)
     floats = dtype.startswith("float") or not array.size
     if isinstance(value, list | tuple) and array.dtype.kind in ("biuf" if floats else "biu"):
-        cast = array.astype(dtype)  # the numbers of a list have no dtype of their own
-        array = cast if floats or (cast == array).all() else array
+        with np.errstate(over="ignore"):
+            cast = array.astype(dtype)  # the numbers of a list have no dtype of their own
+        fit = np.isfinite(cast) == np.isfinite(array) if floats else cast == array
+        array = cast if fit.all() else array
     fits = array.dtype == dtype and shape in (None, array.shape)
     return np.require(array, requirements=("C", "W")) if fits else None
 
@@ -270,5 +273,7 @@ def described(value: Any) -> str:
     """Describes a value for an error: its type, and shape and dtype if it has them."""
     kind = type(value).__name__
     like = as_array(value) if isinstance(value, list | tuple) else value
+    if like is not value and like.dtype == object:  # such as a ragged list, which has no shape
+        return kind
     shape, dtype = getattr(like, "shape", None), getattr(like, "dtype", None)
     return kind if shape is None else f"{kind} of shape {tuple(shape)} and dtype {dtype}"

@@ -250,8 +250,11 @@ class PrepClient(Turns):
         """Batches of a whole epoch for this rank; if epochs differ (see `order`), of the next batch's epoch."""
         return self._attached().line.batches_per_epoch + self._loop.headspace.extra
 
-    def __getitem__(self, index: object) -> Never:
-        """Raises TypeError: what a DataLoader around a client asks for."""
+    def __getitems__(self, indices: object) -> Never:
+        """Raises TypeError: what a DataLoader around a client calls.
+
+        There is no `__getitem__`: numpy and scripts take what has one for a dataset, not for a loader.
+        """
         raise TypeError(
             "a PrepClient gives whole batches, and takes the DataLoader's place: iterate over it without a DataLoader"
         )

@@ -161,7 +161,7 @@ class Connection:
                 self._read_lease(max(0.001, deadline_s - time.monotonic()))
             except (TimeoutError, BlockingIOError) as e:
                 raise errors.BatchTimeout(
-                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {timeout_s:.3g} s: see "
+                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {round(timeout_s, 2):g} s: see "
                     "its log, and `prepserver status`"
                 ) from e
         return self._given.pop(number)
@@ -272,7 +272,7 @@ def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> sock
     except BlockingIOError as e:
         sock.close()
         raise errors.BatchTimeout(
-            f"the daemon in {runtime_dir} took no connection within {timeout_s:.3g} s: see its log, and "
+            f"the daemon in {runtime_dir} took no connection within {round(timeout_s, 2):g} s: see its log, and "
             "`prepserver status`"
         ) from e
     except PermissionError as e:

@@ -115,7 +115,7 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors of one line, which name the command and suggest what was meant, in the place of the whole usage."""
+    """Errors of two lines, which name the command and suggest what was meant, in the place of the whole usage."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses what the command does not know: otherwise the error would be that of `prepserver`."""

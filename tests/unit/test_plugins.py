@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -139,6 +140,7 @@ def test_the_digest_covers_what_is_imported_of_the_package(
         ([], kinds.Tokens(), np.zeros(0, np.int64)),
         ([1.5, 2.5], kinds.Array((2,)), np.array([1.5, 2.5], np.float32)),
         ((1, True), kinds.Array((2,), "float16"), np.array([1, 1], np.float16)),
+        ([-math.inf], kinds.Array((1,)), np.array([-math.inf], np.float32)),
         ([[1, 255]], kinds.Array((1, 2), "uint8"), np.array([[1, 255]], np.uint8)),
         (torch.ones(2, 3), kinds.Array((2, 3)), np.ones((2, 3), np.float32)),
         (np.ones((4, 6), np.float32)[::-2, ::2], kinds.Array(), np.ones((2, 3), np.float32)),
@@ -165,7 +167,10 @@ def test_values_of_their_kind_are_taken(value: Any, kind: kinds.Kind, result: An
         (300, kinds.Scalar("uint8"), "int"),
         (np.ones(3), kinds.Array((3,)), r"ndarray of shape \(3,\) and dtype float64"),
         (torch.ones(2), kinds.Array((3,)), r"Tensor of shape \(2,\) and dtype torch.float32"),
-        ([[1], [2, 3]], kinds.Array((3,)), "list"),
+        ([[1], [2, 3]], kinds.Array((3,)), "list$"),
+        ([70000], kinds.Array((1,), "float16"), "list"),
+        ([0.0, 1e39], kinds.Array((2,)), "list"),
+        (70000, kinds.Scalar("float16"), "int"),
         (np.ones((1, 2), np.int64), kinds.Tokens(), r"ndarray of shape \(1, 2\)"),
         ([1], kinds.Tokens(2), r"list of shape \(1,\) and dtype int64"),
         ([1, 256], kinds.Array((2,), "uint8"), "list"),

@@ -60,7 +60,7 @@ class HuggingFaceReader(RangesReader):
         return [str(name) for name in names] if isinstance(names, list) else []
 
     def is_current(self, container: Container) -> bool:
-        return container.meta["classes"] == self.classes() and super().is_current(container)
+        return super().is_current(container) and container.meta["classes"] == self.classes()
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Listed:
         pyarrow = library("pyarrow", f"{path}: listing it needs pyarrow", "arrow")

@@ -157,6 +157,12 @@ def test_a_dataloader_around_it_says_to_leave_it_out(workers: int) -> None:
         next(iter(DataLoader(train, batch_size=4, num_workers=workers)))  # type: ignore[arg-type]
 
 
+def test_numpy_takes_it_for_one_object() -> None:
+    with client(SyntheticImages(N, 16)) as train:
+        assert np.asarray(train).shape == ()
+        assert train.stats()["batches"] == 0
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_it_is_neither_pickled_nor_copied(copied: Any) -> None:
     with pytest.raises(TypeError, match=r"pickled or copied.*state_dict"):
