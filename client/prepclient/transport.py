@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +38,7 @@ from prepserver.protocol.versions import hello, too_old
 
 _LINE = "ipc://line"  # libzmq requires a name, even for a socket that exists
 _DESCRIPTOR_TIMEOUT_S = 10.0  # ample: the daemon sends a descriptor before the message that names it
+_QUEUE_FULL_S = 0.01  # between two tries to connect: the daemon empties its queue many times as often
 _LAST_WORDS_MS = 100  # in this time ZeroMQ delivers what the daemon sent before it closed the lease
 # Plain numbers, because comparing enum members takes a microsecond.
 _POLLIN = int(zmq.POLLIN)
@@ -161,8 +161,8 @@ class Connection:
                 self._read_lease(max(0.001, deadline_s - time.monotonic()))
             except (TimeoutError, BlockingIOError) as e:
                 raise errors.BatchTimeout(
-                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within {round(timeout_s, 2):g} s: see "
-                    "its log, and `prepserver status`"
+                    f"the daemon in {self.runtime_dir} did not send descriptor {number} within "
+                    f"{round(timeout_s, 2):g} s: see its log, and `prepserver status`"
                 ) from e
         return self._given.pop(number)
 
@@ -265,10 +265,7 @@ def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> sock
     with opening(1):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        # With a timeout of Python's own, connect would not wait while the daemon's queue is full. 0 would be no limit.
-        limit = struct.pack("ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        sock.connect(os.fspath(path))
+        _connect(sock, os.fspath(path), time.monotonic() + timeout_s)
     except BlockingIOError as e:
         sock.close()
         raise errors.BatchTimeout(
@@ -296,6 +293,22 @@ def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> sock
             "private one, inline=True makes the rows in this process"
         ) from e
     return sock
+
+
+def _connect(sock: socket.socket, path: str, deadline_s: float) -> None:
+    """Connects, and raises BlockingIOError if the daemon's queue of connections is full until the deadline."""
+    # A connect that waits in the kernel does not survive a signal: Python then takes it for connected.
+    sock.setblocking(False)
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_QUEUE_FULL_S)
+        else:
+            sock.setblocking(True)
+            return
 
 
 def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None) -> dict[str, Any]:

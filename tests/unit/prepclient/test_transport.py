@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -91,6 +92,27 @@ def test_a_daemon_whose_queue_is_full_is_named(tmp_path: Path) -> None:
         daemon.listen(0)  # a queue of one
         with connect(tmp_path), pytest.raises(BatchTimeout, match=r"took no connection within 0\.05 s"):
             connect(tmp_path, 0.05)
+
+
+def test_a_signal_ends_no_wait_for_a_place_in_the_queue(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: over.set())
+    main, over = threading.get_ident(), threading.Event()
+
+    def call() -> None:
+        while not over.wait(0.05):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    thread = threading.Thread(target=call)
+    try:
+        with Listener(tmp_path / ATTACH_SOCKET, Door()).sock as daemon:
+            daemon.listen(0)  # a queue of one
+            thread.start()
+            with connect(tmp_path), pytest.raises(BatchTimeout, match=r"took no connection within 0\.5 s"):
+                connect(tmp_path, 0.5)
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
