@@ -6,10 +6,12 @@ reads a value. Every error names the setting, the value and the limit.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import re
+import stat
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
@@ -339,8 +341,16 @@ def user_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "prepserver"
-    wanted = Path(os.path.expanduser("~/.cache/prepserver"))  # which stays as it is for a user without a home
+    home = os.path.expanduser("~")  # which stays as it is for a user without a home
+    wanted = Path("/", home, ".cache", "prepserver")
     there = next(each for each in (wanted, *wanted.parents) if os.path.exists(each))
-    if wanted.is_absolute() and os.access(there, os.W_OK | os.X_OK):
+    if home != "~" and os.access(there, os.W_OK | os.X_OK):
         return wanted
-    return Path(tempfile.gettempdir()) / f"prepserver-{os.getuid()}-cache"  # it is used only if it is this user's
+    try:
+        folder = Path(tempfile.gettempdir()) / f"prepserver-{os.getuid()}-cache"
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        info = folder.lstat()  # anyone may make a folder there, and then replace what is in it
+    except OSError:
+        return wanted  # the error of whoever writes to it says what to do
+    return folder if stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() else wanted

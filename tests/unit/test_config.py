@@ -237,3 +237,9 @@ def test_without_a_home_the_cache_is_in_the_temporary_directory(
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # as for a user that a container does not know
     assert user_cache_dir() == elsewhere
+    assert elsewhere.stat().st_mode & 0o777 == 0o700
+    elsewhere.rmdir()
+    elsewhere.symlink_to(tmp_path)  # somebody else's
+    assert user_cache_dir() == Path("/~/.cache/prepserver")
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
+    assert user_cache_dir() == Path("/~/.cache/prepserver")
