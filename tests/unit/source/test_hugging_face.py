@@ -178,6 +178,18 @@ def test_other_names_of_classes_are_another_listing(tmp_path: Path) -> None:
     assert build_index(spec, tmp_path / "cache").path == before.path
 
 
+def test_a_dataset_that_became_several_splits_names_them(tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(2)])
+    os.utime(_first(tmp_path / "data"), (1e9, 1e9))
+    build_index(spec, tmp_path / "cache")
+    (tmp_path / "data").rename(tmp_path / "train")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "train").rename(tmp_path / "data" / "train")
+    (tmp_path / "data" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(SourceError, match=r"holds several splits; name one: .*/data/train$"):
+        build_index(spec, tmp_path / "cache")
+
+
 def test_files_outside_the_roots_are_refused(tmp_path: Path) -> None:
     spec = write(tmp_path / "data", [table(2)])
     (tmp_path / "in").mkdir()
