@@ -70,7 +70,7 @@ class Target:
 
 
 def _quiet(cell: Mapping[str, Any]) -> float:
-    return max(NOISE_CORES, NOISE_PART * cell.get("cores", 0))
+    return max(NOISE_CORES, NOISE_PART * float(cell.get("cores", 0)))
 
 
 def target_sheet(title: str, rounds: Rounds, targets: Sequence[Target]) -> Sheet:

@@ -142,6 +142,16 @@ def test_training_that_is_cut_short_leaves_figures(tmp_path: Path, monkeypatch: 
     assert "failed" in gpu.trained(run, 60.0)
 
 
+def test_a_run_that_was_cut_short_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = {"model": "resnet50", "jobs": 4, "part": 1, "feed": "resident", "failed": "no memory"}
+    rest = tmp_path / "gpu.json"
+    rest.write_text(json.dumps({"found": {"training": {"rounds": [[cell]], "left_out": []}}}))
+    assert main(["gpu", "--show", str(rest)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Cut short")
+    assert "failed: no memory" in said
+
+
 def test_cells_that_failed_or_were_left_out_are_named() -> None:
     cell = {"model": "resnet50", "jobs": 4, "part": 1, "feed": "resident", "failed": "no memory"}
     result = {"found": {"training": {"rounds": [[cell]], "left_out": ["resnet18"]}}}
