@@ -121,7 +121,10 @@ def answer(command: Sequence[str], patience_s: float = _CHECK_S) -> Facts:
         return {"failed": f"no answer within {patience_s:g} s"}
     if code:
         return {"failed": f"the process ended with {code}; its stderr says more"}
-    facts: Facts = json.loads(said.splitlines()[-1])
+    try:
+        facts: Facts = json.loads(said.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"failed": f"the process ended well and answered {said[-200:]!r}"}
     return facts
 
 

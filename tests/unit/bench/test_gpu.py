@@ -66,6 +66,11 @@ def test_a_check_that_crashes_says_so() -> None:
     assert found == {"failed": "the process ended with -6; its stderr says more"}
 
 
+@pytest.mark.parametrize("said", ["", "bye"])
+def test_an_answer_that_is_none_fails_its_check_only(said: str) -> None:
+    assert said in gpu.answer([sys.executable, "-c", f"print({said!r}, end='')"], 60.0)["failed"]
+
+
 def test_a_check_in_a_process_of_its_own_answers() -> None:
     assert gpu.answer([sys.executable, "-m", "bench.harness.gpu_checks", "check", "7"], 120.0)
 
