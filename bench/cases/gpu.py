@@ -91,8 +91,9 @@ def measure(run: Run) -> Figures:
     for number, (name, _) in enumerate(CHECKS, 1):
         if str(number) in only:
             keep(name, answer([sys.executable, "-m", "bench.harness.gpu_checks", "check", str(number)]))
-    if "training" in only and (left_s := until_s - time.monotonic()) > _LEAST_S:
-        keep("training", trained(run, left_s))
+    if "training" in only:
+        left_s = until_s - time.monotonic()
+        keep("training", trained(run, left_s) if left_s > _LEAST_S else {"failed": "no time was left"})
     return {"found": found}
 
 
@@ -120,14 +121,20 @@ def answer(command: Sequence[str], patience_s: float = _CHECK_S) -> Facts:
         return {"failed": f"no answer within {patience_s:g} s"}
     if code:
         return {"failed": f"the process ended with {code}; its stderr says more"}
-    facts: Facts = json.loads(said.splitlines()[-1])
+    try:
+        facts: Facts = json.loads(said.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"failed": f"the process ended well and answered {said[-200:]!r}"}
     return facts
 
 
 def trained(run: Run, left_s: float) -> Figures:
-    """The figures of the case `training`."""
-    into = run.scratch / "training.json"
+    """The figures of the case `training`, which are beside the others as they come."""
+    into = run.options.json.resolve().with_suffix(".training.json")
+    into.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench", "training", "--json", str(into), "--budget-s", f"{left_s:.0f}"]
+    if run.options.data:
+        command += ["--data", str(Path(run.options.data).resolve())]
     code, _ = output_of(command, left_s + 2 * training.LIMIT_S, stdout=sys.stderr)
     if into.exists():  # it is written as cells come
         figures: Figures = json.loads(into.read_text())
@@ -170,6 +177,11 @@ def sheets(result: Figures) -> list[Sheet]:
     return [*made, verdict]
 
 
+def remarks(result: Figures) -> list[str]:
+    found = result["found"].get("training", {})
+    return training.remarks(found) if "rounds" in found else []
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="PART,...",
                         help="some of: tests, the numbers of the checks, training")  # fmt: skip
@@ -177,4 +189,4 @@ def options(parser: argparse.ArgumentParser) -> None:
                         help="about how long all may take (default %(default)g)")  # fmt: skip
 
 
-CASE = Case("The path to a GPU", measure, sheets, options=options)
+CASE = Case("The path to a GPU", measure, sheets, remarks, options=options)

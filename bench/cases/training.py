@@ -34,6 +34,7 @@ from bench.harness.measure import run_cell
 from bench.harness.rounds import Rounds, Target, target_sheet, values
 from bench.harness.server import running_server
 from bench.harness.tables import Sheet, spread
+from prepserver.memory.cgroups import cpus
 
 _FEEDS = {"resident": "on the GPU", "prepserver": "prepserver", "torch_pillow": "DataLoader"}
 _CELLS = [
@@ -54,6 +55,9 @@ def measure(run: Run) -> Figures:
         raise SystemExit(0)
     batch, warm_s, window_s, samples = (4, 0.5, 1.0, 800) if run.smoke else (256, 1.5, 4.0, 256_000)
     listed, cores = run.listed(samples), sorted(os.sched_getaffinity(0))
+    cores = cores[
+        : max(1, int(cpus() or len(cores)))
+    ]  # a container may see all cores of a machine and have time on few
     cells: list[dict[str, Any]] = []
     left_out: list[str] = []
     began_s, longest_s = time.monotonic(), 0.0
@@ -70,7 +74,7 @@ def measure(run: Run) -> Figures:
             job = run.job(feed, listed, model=model, device=device, batch=batch)
             job["workers"] = max(1, len(some) // jobs)
             found = _cell(run, [job] * jobs, some, (warm_s, window_s), is_own=feed == "prepserver")
-            cells.append({"model": model, "jobs": jobs, "part": part, "feed": feed, **found})
+            cells.append({"model": model, "jobs": jobs, "part": part, "feed": feed, "cores": len(cores), **found})
             say(f"{text}: {json.dumps({k: v for k, v in found.items() if k in _TOLD})}")
             run.keep({"rounds": [cells], "left_out": []})
             longest_s = max(longest_s, time.monotonic() - cell_s)

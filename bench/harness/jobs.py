@@ -36,8 +36,9 @@ class Job:
 
     def say(self, text: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(text + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which `hear` tells
+            self._process.stdin.write(text + "\n")
+            self._process.stdin.flush()
 
     def hear(self, expected: str | None = None) -> str:
         """Its next line. Waits without a limit: a job that fails or is killed ends, and that ends the wait."""

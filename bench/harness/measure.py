@@ -55,6 +55,8 @@ def run_cell(
         records = jobs.stop()
     elapsed_s = (stop_ns - start_ns) / 1e9
     counts = [delivered(r, start_ns, stop_ns) for r in records]
+    if not sum(counts):
+        raise SystemExit("no batch came in the window")
     used_s = stop_cpu_s - start_cpu_s
     waits = waits_ms(records, start_ns, stop_ns)
     found: dict[str, Any] = {

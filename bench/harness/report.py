@@ -46,6 +46,8 @@ def _section(name: str, case: Case, found: Figures, folder: Path) -> list[str]:
 
 def heading(found: Figures) -> list[str]:
     """The lines above a case's tables: the machine, the versions, the photos, the workers, the rounds."""
+    if "machine" not in found:
+        return ["Cut short: these are the figures until then."]
     facts = [found["photos"]] if "photos" in found else []
     facts += [f"{found['workers']} workers"] if "workers" in found else []
     facts += [f"{len(found['rounds'])} rounds in {found['took_s']:.0f} s"] if "rounds" in found else []
@@ -54,6 +56,6 @@ def heading(found: Figures) -> list[str]:
 
 def warnings(found: Figures) -> list[str]:
     """Sentences that say why the figures are provisional."""
-    cores = found["machine"]["busy_before_cores"]
+    cores = found.get("machine", {}).get("busy_before_cores", 0.0)
     busy = [f"{cores:g} cores were busy before the run: provisional."] if cores > NOISE_CORES else []
     return [*busy, *disturbed(found.get("rounds", []))]

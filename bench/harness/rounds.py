@@ -16,7 +16,8 @@ Which = Mapping[str, Any]
 """Selects cells: those that have these values."""
 Rounds = Sequence[Sequence[Mapping[str, Any]]]
 
-NOISE_CORES = 0.1
+NOISE_CORES, NOISE_PART = 0.1, 0.05
+"""What other processes may use: so many cores, or this part of a cell's ``cores``. A driver's threads use some."""
 
 
 def values(rounds: Rounds, figure: str, which: Which) -> list[Any]:
@@ -62,7 +63,14 @@ class Target:
         if self.figure in ("kb_per_image", "server_own_mib"):
             return False
         cells = [which for which in (self.first, self.second) if which is not None]
-        return any(noise > NOISE_CORES for which in cells for noise in values(rounds, "others_cores", which))
+        return any(
+            cell.get("others_cores", 0.0) > _quiet(cell) for each in rounds for cell in each
+            if any(all(cell.get(key) == want for key, want in which.items()) for which in cells)
+        )  # fmt: skip
+
+
+def _quiet(cell: Mapping[str, Any]) -> float:
+    return max(NOISE_CORES, NOISE_PART * float(cell.get("cores", 0)))
 
 
 def target_sheet(title: str, rounds: Rounds, targets: Sequence[Target]) -> Sheet:
@@ -81,10 +89,12 @@ def target_sheet(title: str, rounds: Rounds, targets: Sequence[Target]) -> Sheet
 
 def disturbed(rounds: Rounds) -> list[str]:
     """A sentence, if other processes were at work on the machine."""
-    noise = values(rounds, "others_cores", {})
-    if not (bad := sum(x > NOISE_CORES for x in noise)):
+    cells = [cell for each in rounds for cell in each if cell.get("others_cores") is not None]
+    noise = [cell["others_cores"] for cell in cells]
+    limit = max(map(_quiet, cells), default=NOISE_CORES)
+    if not (bad := sum(cell["others_cores"] > _quiet(cell) for cell in cells)):
         return []
     return [
-        f"Disturbed: in {bad} of {len(noise)} windows other processes used more than {NOISE_CORES:g} cores "
+        f"Disturbed: in {bad} of {len(noise)} windows other processes used more than {limit:g} cores "
         f"(at most {max(noise):.2f}). Rates and CPU seconds are provisional."
     ]

@@ -13,6 +13,7 @@ import pytest
 
 from bench.cases import gpu
 from bench.harness import gpu_checks
+from bench.harness.case import Run
 from bench.harness.command import main
 from tests.support import leaks
 from tests.support.waiting import wait_until
@@ -63,6 +64,11 @@ def test_a_check_that_hangs_ends_with_its_processes(tmp_path: Path) -> None:
 def test_a_check_that_crashes_says_so() -> None:
     found = gpu.answer([sys.executable, "-c", "import os; os.abort()"], 60.0)
     assert found == {"failed": "the process ended with -6; its stderr says more"}
+
+
+@pytest.mark.parametrize("said", ["", "bye"])
+def test_an_answer_that_is_none_fails_its_check_only(said: str) -> None:
+    assert said in gpu.answer([sys.executable, "-c", f"print({said!r}, end='')"], 60.0)["failed"]
 
 
 def test_a_check_in_a_process_of_its_own_answers() -> None:
@@ -120,3 +126,42 @@ def test_bounds_name_facts_that_the_checks_find() -> None:
     for _, _, fact, *_ in gpu._BOUNDS:
         stem = fact.replace("37_MiB", "{name}").replace("256_MiB", "{name}").replace("mixed_fused", "{name}")
         assert f'"{stem}"' in source
+
+
+def test_training_that_is_cut_short_leaves_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the photos that were asked for; an older run's figures are not taken for them."""
+    commands: list[list[str]] = []
+
+    def cut(command: list[str], patience_s: float, stdout: Any) -> tuple[int | None, str]:
+        commands.append(command)
+        Path(command[command.index("--json") + 1]).write_text('{"rounds": [[]], "left_out": []}')
+        return None, ""
+
+    options = SimpleNamespace(json=tmp_path / "gpu.json", data=str(tmp_path))
+    run = Run(options, tmp_path / "scratch")  # type: ignore[arg-type]
+    monkeypatch.setattr(gpu, "output_of", cut)
+    assert gpu.trained(run, 60.0) == {"rounds": [[]], "left_out": []}
+    assert commands[0][-2:] == ["--data", str(tmp_path)]
+    assert (tmp_path / "gpu.training.json").exists()
+    monkeypatch.setattr(gpu, "output_of", lambda *_, **__: (1, ""))
+    assert "failed" in gpu.trained(run, 60.0)
+
+
+def test_a_run_that_was_cut_short_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = {"model": "resnet50", "jobs": 4, "part": 1, "feed": "resident", "failed": "no memory"}
+    rest = tmp_path / "gpu.json"
+    rest.write_text(json.dumps({"found": {"training": {"rounds": [[cell]], "left_out": []}}}))
+    assert main(["gpu", "--show", str(rest)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Cut short")
+    assert "failed: no memory" in said
+
+
+def test_cells_that_failed_or_were_left_out_are_named() -> None:
+    cell = {"model": "resnet50", "jobs": 4, "part": 1, "feed": "resident", "failed": "no memory"}
+    result = {"found": {"training": {"rounds": [[cell]], "left_out": ["resnet18"]}}}
+    said = gpu.remarks(result)
+    assert said == [
+        "resnet50, 4 job(s), on the GPU failed: no memory", "Left out for lack of time: resnet18",
+    ]  # fmt: skip
+    assert gpu.remarks({"found": {"training": {"failed": "no time was left"}}}) == []

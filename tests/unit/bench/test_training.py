@@ -14,6 +14,8 @@ from bench.cases import training
 from bench.harness.command import main
 from bench.harness.contender import SIZE
 from bench.harness.job import consume
+from bench.harness.jobs import Job
+from bench.harness.rounds import Target, disturbed
 from bench.harness.training import Training
 from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
 
@@ -68,3 +70,20 @@ def test_a_cell_that_fails_says_why() -> None:
     cores = sorted(os.sched_getaffinity(0))
     assert "a job said ''" in training._cell(None, jobs, cores, (0.0, 0.0), is_own=False)["failed"]  # type: ignore[arg-type]
     assert sorted(os.sched_getaffinity(0)) == cores
+
+
+def test_a_job_that_has_ended_fails_its_cell_and_no_more() -> None:
+    job = Job({"contender": "no_such_contender"})
+    assert job._process.wait(60) != 0
+    job.say("go")
+    with pytest.raises(SystemExit, match="a job said ''"):
+        job.hear()
+    job.end()
+
+
+@pytest.mark.parametrize(("cores", "is_disturbed"), [(2, True), (16, False)])
+def test_a_large_machine_may_use_more_for_itself(cores: int, is_disturbed: bool) -> None:
+    rounds = [[{"feed": "prepserver", "cores": cores, "others_cores": 0.5, "images_per_s": 9.0}]]
+    target = Target("", "images_per_s", {"feed": "prepserver"}, None, 8.0)
+    assert target.is_disturbed(rounds) == is_disturbed
+    assert bool(disturbed(rounds)) == is_disturbed
