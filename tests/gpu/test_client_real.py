@@ -80,7 +80,7 @@ def test_a_job_that_moves_to_another_ring_loses_nothing(kind: str, server: Serve
 def test_a_job_that_is_killed_leaves_its_rows_to_the_others(
     kind: str, number: signal.Signals, server: Server, client_process: Callable[..., ClientProcess]
 ) -> None:
-    killed = client_process(server, SOURCE, device=kind, prefetch=60, **SPEC)
+    killed = client_process(server, SOURCE, device=kind, prefetch=60, joining=Joining(), **SPEC)
     killed.read(3)
     with client(kind, server) as job:
         batches = iter(job)

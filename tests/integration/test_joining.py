@@ -32,6 +32,11 @@ def client(server: Server, job: str, batch_size: int, ops: list[Op] = OPS, **opt
     )  # fmt: skip
 
 
+def unhurried(new_server: Callable[..., Server]) -> Server:
+    """A daemon that does not know its pool's rate yet, and so takes the next block to be seconds away."""
+    return new_server(workers=2)
+
+
 def begin(server: Server, first: PrepClient, batches: int = 1) -> Iterator[Any]:
     """The first job reads, until the daemon has heard of it all; nobody can begin at 0 any more."""
     iterator = iter(first)
@@ -90,8 +95,9 @@ def jobs(server: Server) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(("ops", "batch_size"), [(OPS, 64), (OTHER_OPS, 100)])
 def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
-    server: Server, caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
 ) -> None:
+    server = unhurried(new_server)
     filled_before = server.status()["rows_filled"]
     with client(server, "first", 128) as first, client(server, "late", batch_size, ops) as late:
         batches = begin(server, first, 8)
@@ -130,7 +136,10 @@ def is_full(stream: dict[str, Any]) -> bool:
     return bool(stream["position"] + rows - stream["ready_upto"] < CHUNK)
 
 
-def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = unhurried(new_server)
     with client(server, "late", 128) as late:
         with client(server, "first", 128) as first:
             begin(server, first, 8)
