@@ -1,7 +1,8 @@
 """The daemon's settings: defaults, then a TOML file, then the command line.
 
 `Settings` is the only table of them: each field has its default, its name in a file, its flag, and the function that
-reads a value. Every error names the setting, the value and the limit.
+reads a value. Every error names the setting, the value and the limit. The module is long because all of these
+functions are here.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from prepserver.schedule.coordinator import Coordinator
 FAULTS = Path(os.environ.get("FAULTS", "/nonexistent"))
 PLACES: dict[str, tuple[Any, str]] = {
     "take in": (Peers, "add"),
-    "receive": (line.Line, "receive"),
     "status": (server, "snapshot"),
     "check": (questions, "check"),
     "admit": (questions.Questions, "ask"),
@@ -41,6 +40,9 @@ LOST = {"moved": (Attachments, "moved")}
 AFTER = {"admitted": (Admission, "attach")}
 """Where they strike at the end, once all is decided."""
 
+RECEIVE = (line.Line, "receive")
+"""Where ``receive`` strikes: with a message in hand. Of other clients, a part of one may come at any time."""
+
 
 def faulty(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
     """`do`, which raises if its fault is ordered, before it does anything."""
@@ -53,6 +55,18 @@ def faulty(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
                 return None
             raise RuntimeError(f"a fault: {name}")
         return do(*arguments, **more)
+
+    return done
+
+
+def faulty_with_a_message(do: Callable[..., Any]) -> Callable[..., Any]:
+    """`do`, which raises if the fault ``receive`` is ordered and a whole message has arrived."""
+
+    @functools.wraps(do)
+    def done(*arguments: Any) -> Any:
+        message = do(*arguments)
+        faulty("receive", lambda: None)()
+        return message
 
     return done
 
@@ -73,4 +87,5 @@ if __name__ == "__main__":
         setattr(owner, attribute, faulty(fault, getattr(owner, attribute)))
     for fault, (owner, attribute) in AFTER.items():
         setattr(owner, attribute, faulty_at_its_end(fault, getattr(owner, attribute)))
+    setattr(*RECEIVE, faulty_with_a_message(getattr(*RECEIVE)))
     sys.exit(main())
