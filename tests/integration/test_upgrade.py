@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from prepclient import Joining
 from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.pipeline.sources import SyntheticImages
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NEWER = (os.fspath(ROOT / "tests" / "support" / "newer_daemon.py"),)
 SOURCE = SyntheticImages(600, size=40, seed=5)
 SPEC: dict[str, Any] = {"shuffle": True, "seed": 4}
+LAG = Joining(wait_s=600.0)  # a job that has read its epoch and rests does not hold up the other one
 SIZES = 20, 33
 _PAUSE_S = 0.2
 
@@ -81,7 +83,7 @@ def running() -> Iterator[Server]:
 
 
 def test_jobs_go_on_with_the_next_release_or_without_it(running: Server, client_process: Start) -> None:
-    jobs = Jobs(*(client_process(running, SOURCE, batch_size=size, **SPEC) for size in SIZES))
+    jobs = Jobs(*(client_process(running, SOURCE, batch_size=size, joining=LAG, **SPEC) for size in SIZES))
     jobs.read(2)
 
     # One that cannot start: the old one serves on.
@@ -156,8 +158,8 @@ def test_the_last_release_works_with_this_one(client_process: Start, release: tu
     version, place = release
     within = ["env", *(f"{name}={value}" for name, value in place.items())]
     with Server(workers=1, env=place) as server:
-        old = client_process(server, SOURCE, batch_size=SIZES[0], within=within, **SPEC)
-        new = client_process(server, SOURCE, batch_size=SIZES[1], **SPEC)
+        old = client_process(server, SOURCE, batch_size=SIZES[0], joining=LAG, within=within, **SPEC)
+        new = client_process(server, SOURCE, batch_size=SIZES[1], joining=LAG, **SPEC)
         jobs = Jobs(old, new)
         jobs.read(2)
         assert (old.version, new.version, server.status()["version"]) == (version, __version__, version)
