@@ -61,7 +61,7 @@ def test_it_measures_both_phases_and_leaves_nothing(photos: Path, short_path: Pa
             assert job["first_batch_s"] > 0
             assert job["loss"] > 0
         assert found[phase]["cpu_s_per_image"] > 0
-    assert found["shared"]["sharing_factor"] > 1  # a job that a busy machine stops for long parts from the other
+    assert found["shared"]["sharing_factor"] > 1.5  # two jobs, one stream; up to a ring apart at the window's edges
     assert found["own"]["sharing_factor"] == 1
     assert "1 of 2" in done.stderr
     assert "2 of 2" in done.stderr
