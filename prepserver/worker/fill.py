@@ -345,6 +345,8 @@ class _Filler:
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         alone = [(t,) for t in ready.where if self._targets[t].mixers]  # other samples enter their rows
+        if not alone:
+            return self._make_at_once(ready, key, position)
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}
         for where in (*alone, together) if together else alone:

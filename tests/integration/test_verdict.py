@@ -50,7 +50,7 @@ def verdicts(server: Server) -> dict[str, dict[str, Any]]:
     return {each["name"]: each["verdict"] for each in server.status()["jobs"]}
 
 
-def judged(
+def assert_judged(
     server: Server, train: PrepClient, own_s: float = 0.0, *, until: Callable[[dict[str, dict[str, Any]]], bool]
 ) -> None:
     """Judges all jobs, by name, while `train` takes batches and works so many seconds on each.
@@ -87,7 +87,7 @@ def test_slow_stages_of_the_workers_are_named(owned: Server, read_s: float, ops:
             one = found["eager"]
             return one["kind"] == "data-bound" and set(one["causes"]) == named and "more worker" in one["next"]
 
-        judged(owned, train, until=are_named)
+        assert_judged(owned, train, until=are_named)
 
 
 def test_a_slow_loop_is_no_matter_of_the_data(owned: Server) -> None:
@@ -97,7 +97,7 @@ def test_a_slow_loop_is_no_matter_of_the_data(owned: Server) -> None:
         def is_fine(found: dict[str, dict[str, Any]]) -> bool:
             return (found["thinker"]["kind"], found["thinker"]["next"]) == ("compute-bound", "")
 
-        judged(owned, train, 0.2, until=is_fine)
+        assert_judged(owned, train, 0.2, until=is_fine)
 
 
 def test_a_slow_job_on_the_stream_is_named(owned: Server) -> None:
@@ -112,7 +112,7 @@ def test_a_slow_job_on_the_stream_is_named(owned: Server) -> None:
             return hare["causes"] == ["job tortoise"] and 'lag="detach"' in hare["next"] and tortoise["is_fine"]
 
         try:
-            judged(owned, slow, 0.2, until=is_named)
+            assert_judged(owned, slow, 0.2, until=is_named)
         finally:
             ended.set()
             slow.close()
@@ -135,7 +135,7 @@ def test_slow_copies_are_named(owned: Server) -> None:
         def is_slow(found: dict[str, dict[str, Any]]) -> bool:
             return "copy-bound" in " ".join([found["mover"]["kind"], *found["mover"]["also"]])
 
-        judged(owned, train, until=is_slow)
+        assert_judged(owned, train, until=is_slow)
 
 
 def test_the_log_and_the_table_say_it_after_an_epoch(owned: Server, caplog: pytest.LogCaptureFixture) -> None:
