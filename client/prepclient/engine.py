@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -45,12 +47,19 @@ class Engine(Events[E], Protocol[E]):
         """Delays the reuse of a buffer's memory, once it is dropped, until the consumer's reads are done."""
 
 
+_idle: defaultdict[torch.device, list[Any]] = defaultdict(list)
+"""Side streams of engines that are gone. torch keeps freed memory for the stream that allocated it, so an engine with
+a new stream would take its buffers' memory from the device once more."""
+
+
 class CudaEngine:
     """The :class:`Engine` of a CUDA device, given with its index. It makes no decisions."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._copies = _cuda.Stream(device)
+        idle = _idle[device]
+        self._copies = idle.pop() if idle else _cuda.Stream(device)
+        weakref.finalize(self, idle.append, self._copies).atexit = False
 
     @property
     def device(self) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import queue
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -43,11 +44,12 @@ class RefillingServer(threading.Thread):
         self._filled = 0
 
     def _fill(self, released: int) -> None:
-        while self._filled < released + self.rows:
-            row = self._filled % self.rows
-            self.images[row].fill_(self._filled % 251)
-            self.labels[row] = self._filled
-            self._filled += 1
+        end = released + self.rows
+        for part in self.parts(self._filled, end - self._filled):
+            numbers = torch.arange(self._filled, self._filled + part.stop - part.start)
+            self.images[part] = (numbers % 251).to(torch.uint8).view(-1, 1, 1, 1)
+            self.labels[part] = numbers
+            self._filled += len(numbers)
         self.filled.put(self._filled)
 
     def run(self) -> None:
@@ -87,7 +89,8 @@ def test_batches_are_right_while_released_rows_are_refilled(
                 if submitted + n > filled:
                     if stage.delivery.waiting:
                         break
-                    continue  # nothing in hand and nothing announced: poll on
+                    time.sleep(0.001)  # a loop that spins keeps the interpreter from the server's thread
+                    continue
                 parts = server.parts(submitted, n)
                 small = [server.labels[part] for part in parts]
                 submitted += n
