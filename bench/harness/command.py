@@ -131,10 +131,10 @@ def _options(name: str, case: Case) -> argparse.ArgumentParser:
 
 
 def _results(options: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench results", description="Writes RESULTS.md and its plots.")
+    about = "Writes RESULTS.md and its plots. Sections of cases for which there are no figures stay as they are."
+    parser = argparse.ArgumentParser(prog="python -m bench results", description=about)
     parser.add_argument("--figures", type=Path, default=OUT, metavar="DIR", help="where the cases' figures are")
     parser.add_argument("--into", type=Path, default=ROOT / "bench", metavar="DIR", help="where to write")
     chosen = parser.parse_args(options)
-    measured = [name for name in names() if (chosen.figures / f"{name}.json").exists()]
-    report.write({name: load(name) for name in measured}, chosen.figures, chosen.into)
+    report.write({name: load(name) for name in names()}, chosen.figures, chosen.into)
     return 0

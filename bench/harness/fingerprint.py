@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from bench.harness.proc import machine_busy_s
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +26,7 @@ def fingerprint() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
+        "gpus": _gpus(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -48,6 +51,16 @@ def cpu_model() -> str:
     return platform.machine()
 
 
+def _gpus() -> list[str]:
+    """The names of the GPUs. Asked of NVML, because a process that has used CUDA cannot fork jobs that use it."""
+    try:
+        pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [pynvml.nvmlDeviceGetName(handle) for handle in handles]
+    except pynvml.NVMLError:
+        return []
+
+
 def commit() -> str:
     """The commit of this checkout, with ``+`` if tracked files differ from it; empty outside of git."""
     try:
@@ -60,8 +73,9 @@ def commit() -> str:
 def line(machine: dict[str, Any]) -> str:
     """The fingerprint as one line."""
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    gpus = "".join(f", {name}" for name in machine.get("gpus", []))
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, Linux {machine['kernel']}, "
+        f"{machine['cpu']}, {machine['cores']} cores{gpus}, {machine['memory_gib']:g} GiB, Linux {machine['kernel']}, "
         f"Python {machine['python']}, {packages}; commit {machine['commit'] or '?'}, {machine['date']}, "
         f"{machine['busy_before_cores']:g} cores busy before the run"
     )

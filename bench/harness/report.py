@@ -21,15 +21,21 @@ def write(cases: Mapping[str, Case], figures: Path, folder: Path) -> None:
     """Writes RESULTS.md and the cases' plots into `folder`.
 
     Args:
-        cases: Those that have been measured, by name.
-        figures: Holds ``NAME.json`` of each.
+        cases: All, by name.
+        figures: Holds ``NAME.json`` of each that has been measured. Sections of the others stay as they are.
         folder: Where to write.
     """
+    into = folder / "RESULTS.md"
+    before = into.read_text().split("\n## ")[1:] if into.exists() else []
+    kept = {text.partition("\n")[0]: f"## {text.rstrip()}\n" for text in before}
     parts = [_HEAD]
     for name, case in cases.items():
-        if case.title:
-            parts += _section(name, case, json.loads((figures / f"{name}.json").read_text()), folder)
-    (folder / "RESULTS.md").write_text("\n".join(parts))
+        found = figures / f"{name}.json"
+        if case.title and found.exists():
+            parts += _section(name, case, json.loads(found.read_text()), folder)
+        elif case.title in kept:
+            parts.append(kept[case.title])
+    into.write_text("\n".join(parts))
 
 
 def _section(name: str, case: Case, found: Figures, folder: Path) -> list[str]:

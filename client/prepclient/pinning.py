@@ -188,7 +188,7 @@ class HostPin:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins to lock in the background, which takes about 0.1 s per GB once pages are present. Idempotent."""
+        """Begins to lock in the background, which takes 0.1 to 0.2 s per GB once pages are present. Idempotent."""
         if self._thread is None:
             # A daemon thread, because the interpreter waits for others before it runs the owner's exit hook.
             self._thread = threading.Thread(target=self._lock, name="prepclient-pin", daemon=True)

@@ -119,7 +119,8 @@ def screen(found: dict[str, Any], width: int, height: int | None, view: View, *,
         body.append(Text(f"... and {len(jobs) - room} more"))
     for each in said:
         body += [Text(""), each]
-    if jobs and not said:
+    known = {(job.get("verdict") or {}).get("kind") for job in jobs}
+    if known and known <= {"healthy", "compute-bound"}:  # nothing is said of jobs of which too little is known
         body += [Text(""), Text("Only their own training steps limit the jobs.", style="green")]
     return Group(*head, *body)
 

@@ -85,6 +85,11 @@ def test_the_report_has_a_section_for_each_measured_case(tmp_path: Path) -> None
     assert "- Versions: grain 1.\n" in report
     assert "![" in report
     assert (tmp_path / "peers.svg").exists()
+    (tmp_path / "peers.json").unlink()
+    (tmp_path / "joining.json").write_text(figures(workers=2, samples=8192, joins=[]))
+    assert main(["results", "--figures", str(tmp_path), "--into", str(tmp_path)]) == 0
+    assert "run: provisional" not in (tmp_path / "RESULTS.md").read_text()  # measured again
+    assert (tmp_path / "RESULTS.md").read_text().endswith(report[report.index(f"## {load('peers').title}") :])
 
 
 def test_the_kept_report_is_that_of_these_cases() -> None:

@@ -82,7 +82,10 @@ def test_a_gpu_that_does_not_tell_its_memory_is_shown() -> None:
 
 
 def test_a_healthy_machine_is_told_so() -> None:
-    assert "Only their own training steps limit the jobs" in shown(busy(is_slow=False), 80)
+    found = busy(is_slow=False)
+    assert "Only their own training steps limit the jobs" in shown(found, 80)
+    found["jobs"][1]["verdict"] = {"verdict": "not enough data", "kind": "not enough data", "is_fine": True}
+    assert "training steps" not in shown(found, 80)
 
 
 def test_an_older_daemons_state_is_shown_as_far_as_it_goes() -> None:
