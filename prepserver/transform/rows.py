@@ -86,6 +86,8 @@ def make_rows(
 class Rows:
     """The rows of one sample, in two steps: `begin` makes images, `finish` all else. See `make_rows`."""
 
+    __slots__ = ("_failures", "_followers", "_key", "_plans", "_record", "_size", "_step", "_targets")
+
     def __init__(self, record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: NextTarget) -> None:
         self._record, self._key, self._targets, self._step = record, key, targets, step
         self._failures: dict[int, str] = {}
@@ -139,8 +141,8 @@ class Rows:
         if made is None:
             return False
         if maker.followers:
-            self._size[0], moves = made
-            self._plans[0] = Plan(_NO_PART, (), moves=moves)
+            self._size[0] = made[0].size
+            self._plans[0] = Plan(_NO_PART, (), moves=maker.whole.moves(*made))
         return True
 
     def _alive(self) -> list[int]:

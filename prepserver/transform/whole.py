@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
@@ -22,7 +21,7 @@ from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
 from prepserver.transform.moves import COLUMNS, Mirror, Move, Scale
 from prepserver.transform.native import kernels
-from prepserver.transform.native.compiled import CropRecipe
+from prepserver.transform.native.compiled import Cropped, CropRecipe
 from prepserver.transform.objects import BoxStage
 from prepserver.transform.stage import FIRST, Array, Draws, RecordStage, Stage
 
@@ -61,12 +60,11 @@ class WholeCrop:
 
     def make(
         self, data: bytes | IndexedScan | StoredPixels | npt.NDArray[np.uint8], key: SampleKey, out: Array
-    ) -> tuple[Size, tuple[Move, ...]] | None:
+    ) -> tuple[Cropped, bool] | None:
         """Make the image of a row.
 
         Returns:
-            (height, width) of the upright image, and what happens to all else on its plane; None if it was not made,
-            with anything in `out`.
+            What the row shows, and whether it is flipped; None if it was not made, with anything in `out`.
         """
         compiled = kernels()
         if compiled is None or isinstance(data, _DECODED):
@@ -74,7 +72,11 @@ class WholeCrop:
         mirror = self._flips is not None and Draws(key, self._flip, self._view).uniform() < self._flips
         # The buffer has the size of the largest part that was made step by step so far.
         made = compiled.crop(data, self._recipe, eight_words(key, self._place), mirror, scratch(1), out)
-        return None if made is None else (made.size, (made.cut, *self._moves[mirror]))
+        return None if made is None else (made, mirror)
+
+    def moves(self, made: Cropped, mirror: bool) -> tuple[Move, ...]:
+        """Return what happens to all else on the plane of an image that `make` made."""
+        return (made.cut, *self._moves[mirror])
 
 
 def whole_crop(pipeline: Pipeline, view: int, stages: Sequence[Stage[Any]]) -> WholeCrop | None:

@@ -112,6 +112,7 @@ class _Filler:
         self._step = step
         self._unexpected: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
+        self._mixing = [t for t, target in enumerate(targets) if target.mixers]
         only_copy = all(target.only_copies for target in targets)
         self._only_copy = only_copy and not alone
         self._make_blocks = not (only_copy or alone) and all(target.takes_blocks for target in targets)
@@ -289,18 +290,16 @@ class _Filler:
         self._mark(position, index)
         if index in self._stream.quarantined:
             return dict.fromkeys(where, "quarantined: workers died or hung on it")
-        refused = dict.fromkeys(
-            (t for t in where if index in self._targets[t].quarantined),
-            "quarantined for this pipeline: workers died or hung while they made its row",
-        )
+        reason = "quarantined for this pipeline: workers died or hung while they made its row"
+        refused = {t: reason for t in where if index in self._targets[t].quarantined}
         if refused:
             where = tuple(t for t in where if t not in refused)
         if not where:
             return refused
         begun_ns = time.monotonic_ns()
         stamp = self._caches.stamp(index)
-        ready = self._caches.hits(index, stamp, where)
-        missing = without(where, ready)
+        ready = self._caches.hits(index, stamp, where) if stamp is not None else []
+        missing = without(where, ready) if ready else where
         record: Record | None = None
         try:
             record = self._caches.read(index, stamp) if missing else None
@@ -315,7 +314,7 @@ class _Filler:
             self._read_ns += read_ns - begun_ns
         try:
             if record is not None:
-                ready += self._caches.keep(index, stamp, record, missing)
+                ready += self._caches.keep(index, stamp, record, missing) if stamp is not None else [Ready(record, missing)]
             for each in ready:
                 refused |= self._make(each, SampleKey(self._stream.seed, pass_, index), position)
                 self._copy_values(each, position, index, refused)
@@ -344,9 +343,9 @@ class _Filler:
             self._at, self._at_ns = target, now_ns
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        alone = [(t,) for t in ready.where if self._targets[t].mixers]  # other samples enter their rows
-        if not alone:
+        if not self._mixing:
             return self._make_at_once(ready, key, position)
+        alone = [(t,) for t in ready.where if t in self._mixing]  # other samples enter their rows
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}
         for where in (*alone, together) if together else alone:
@@ -391,11 +390,11 @@ class _Filler:
             raise LaneError(target, f"at {_named(name, describe(error))}") from error
 
     def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: NextTarget) -> None:
-        outs = [
-            (maker, [target.rows.row(field.name, position) for field in maker.fields])
-            for target in (self._targets[t] for t in ready.where)
-            for maker in (target.tails if ready.is_tail else target.makers)
-        ]
+        outs = []
+        for t in ready.where:
+            target = self._targets[t]
+            for maker in target.tails if ready.is_tail else target.makers:
+                outs.append((maker, [target.rows.row(field.name, position) for field in maker.fields]))
         rows = Rows(ready.record, key, outs, step)
         if rows.begin():
             return

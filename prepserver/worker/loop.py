@@ -254,16 +254,20 @@ class Worker:
 
     def _cache(self, listing: str, head: str) -> Store | None:
         """The cache for samples of a stream; of two, the one on disk, which is meant to last."""
+        if not self._caches or not listing:
+            return None
         found = [each for each in self._caches.values() if (each[0].listing, each[0].head) == (listing, head)]
-        return max(found, key=lambda each: each[0].is_file)[1] if found and listing else None
+        return max(found, key=lambda each: each[0].is_file)[1] if found else None
 
     # These return copies, so that nothing but `_caches` keeps the memory of a cache.
 
     def _cached_stream(self, announced: Announced, stream: Stream) -> Stream:
-        return replace(stream, cache=self._cache(announced.add.listing, ""))
+        cache = self._cache(announced.add.listing, "")
+        return stream if cache is None else replace(stream, cache=cache)
 
     def _cached(self, announced: Announced, lane: Target) -> Target:
-        return lane._replace(cache=self._cache(announced.add.listing, lane.head.digest))
+        cache = self._cache(announced.add.listing, lane.head.digest)
+        return lane if cache is None else lane._replace(cache=cache)
 
     def _fill(self, task: work.Fill) -> None:
         announced, lanes = self.streams[task.stream], [self._lanes[lane] for lane in task.lanes]

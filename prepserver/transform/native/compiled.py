@@ -31,7 +31,6 @@ _BYTE = np.dtype(np.uint8)
 VECTORS = ("plain C", "AVX2", "AVX-512")
 """Instructions that the resize, turning and reading a scan can use, worst first, in the order of vectors.h."""
 _Numbers = ctypes.c_int32 * 10  # kernels.h's
-_Drawn = ctypes.c_int32 * 6  # of `plan` in crop.c
 _MATRIX = struct.Struct("8d")
 
 
@@ -52,11 +51,21 @@ class CropRecipe(ctypes.Structure):
         return cls(*op.scale, *log_ratio, *limits, *op.size, LEAST, decode.exif_orientation)
 
 
-class Cropped(NamedTuple):
-    """The part of an image that a row of `Kernels.crop` shows."""
+class Cropped(ctypes.Array[ctypes.c_int32]):
+    """The part of an image that a row of `Kernels.crop` shows; the layout is that of `plan` in crop.c."""
 
-    size: Size  # (height, width) of the upright image
-    cut: Cut  # the part of it that was resized
+    _type_ = ctypes.c_int32
+    _length_ = 6
+
+    @property
+    def size(self) -> Size:
+        """(height, width) of the upright image."""
+        return self[0], self[1]
+
+    @property
+    def cut(self) -> Cut:
+        """The part of it that was resized."""
+        return Cut(*self[2:])
 
 
 class Kernels:
@@ -210,19 +219,16 @@ class Kernels:
         """
         if not self.resizes or len(words) != 64 or not _is_row(into, (recipe.height, recipe.width, 3)):
             return None
-        drawn = _Drawn()
+        cropped = Cropped()
         how = (ctypes.addressof(recipe), words, mirror, self.subsamplings)
-        where = (address_of(buffer), buffer.nbytes, address_of(into), ctypes.addressof(drawn))
+        where = (address_of(buffer), buffer.nbytes, address_of(into), ctypes.addressof(cropped))
         if type(data) is bytes:
             done = self._c.prep_crop(data, len(data), *how, *where)
         elif isinstance(data, IndexedScan) and (record := _record_of(data)) is not None:
             done = self._c.prep_crop_scan(*record, data.head.orientation, *how, *where)
         else:
             return None
-        if done != 1:
-            return None
-        height, width, top, left, rows, columns = drawn
-        return Cropped((height, width), Cut(top, left, rows, columns))
+        return cropped if done == 1 else None
 
     def cut(self, data: bytes, scan_at: int, count: int) -> int | None:
         """As `header.cut_at`."""
