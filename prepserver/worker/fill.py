@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prepserver.opfile import BadFile
 from prepserver.order import NO_SAMPLE
@@ -22,7 +23,7 @@ from prepserver.source import Record, SampleError
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import SEVERAL
-from prepserver.transform import DECODING, BadSample, SampleKey, is_shortage
+from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, is_shortage
 from prepserver.transform.rows import NextTarget, Rows
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
@@ -314,9 +315,12 @@ class _Filler:
             self._read_ns += read_ns - begun_ns
         try:
             if record is not None:
-                ready += self._caches.keep(index, stamp, record, missing) if stamp is not None else [Ready(record, missing)]
+                ready += (
+                    self._caches.keep(index, stamp, record, missing) if stamp is not None else [Ready(record, missing)]
+                )
+            make = self._make_mixed if self._mixing else self._make
             for each in ready:
-                refused |= self._make(each, SampleKey(self._stream.seed, pass_, index), position)
+                refused |= make(each, SampleKey(self._stream.seed, pass_, index), position)
                 self._copy_values(each, position, index, refused)
         finally:
             self._clock(DECODING)
@@ -342,17 +346,15 @@ class _Filler:
             self._cpu_ns[self._at] += now_ns - self._at_ns
             self._at, self._at_ns = target, now_ns
 
-    def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        if not self._mixing:
-            return self._make_at_once(ready, key, position)
+    def _make_mixed(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         alone = [(t,) for t in ready.where if t in self._mixing]  # other samples enter their rows
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}
         for where in (*alone, together) if together else alone:
-            refused |= self._make_at_once(ready._replace(where=where), key, position)
+            refused |= self._make(ready._replace(where=where), key, position)
         return refused
 
-    def _make_at_once(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
+    def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         where = ready.where
         whose = [t for t in where for _ in self._targets[t].makers]
 
@@ -379,7 +381,7 @@ class _Filler:
         found: dict[int, str] = {}
         for t in where:
             self._begin(DECODING)
-            found |= self._make_at_once(ready._replace(where=(t,)), key, position)
+            found |= self._make(ready._replace(where=(t,)), key, position)
         return found
 
     def _raise_shortage(self, error: Exception, target: int, index: int) -> None:
@@ -390,11 +392,10 @@ class _Filler:
             raise LaneError(target, f"at {_named(name, describe(error))}") from error
 
     def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: NextTarget) -> None:
-        outs = []
-        for t in ready.where:
-            target = self._targets[t]
-            for maker in target.tails if ready.is_tail else target.makers:
-                outs.append((maker, [target.rows.row(field.name, position) for field in maker.fields]))
+        outs: list[tuple[RowMaker, list[Any]]] = []
+        for target in map(self._targets.__getitem__, ready.where):
+            makers = target.tails if ready.is_tail else target.makers
+            outs += [(maker, [target.rows.row(field.name, position) for field in maker.fields]) for maker in makers]
         rows = Rows(ready.record, key, outs, step)
         if rows.begin():
             return

@@ -7,7 +7,7 @@ import math
 import struct
 import weakref
 from collections.abc import Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
