@@ -189,7 +189,7 @@ def remarks(result: Figures) -> list[str]:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="PART,...",
                         help="some of: tests, the numbers of the checks, training")  # fmt: skip
-    parser.add_argument("--budget-s", type=float, default=470.0, metavar="SECONDS",
+    parser.add_argument("--budget-s", type=float, default=440.0, metavar="SECONDS",
                         help="about how long all may take (default %(default)g)")  # fmt: skip
 
 

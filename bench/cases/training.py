@@ -9,9 +9,10 @@ two steps are ahead of the GPU. Three things feed them:
 - DataLoader: Pillow, with ``pin_memory`` and persistent workers; the jobs share the cores: each has its part of them as
   workers.
 
-Everything runs on all cores of the machine, then on a half or a quarter of them, so that a model of today's size meets
-the few cores that a GPU has on other machines. A cell begins when all jobs have warmed up and have their first batch.
-The cells run in the order of what they tell; those for which ``--budget-s`` leaves no time are named.
+Everything runs on all cores of the machine, then on half of them, so that a model of today's size meets the few cores
+that a GPU has on other machines. A cell begins when all jobs have warmed up and have their first batch. The jobs of a
+model keep their processes for all feeds, because importing torch and choosing kernels take longer than a cell. Cells
+for which ``--budget-s`` leaves no time are named.
 
 Without a CUDA device the case says so and exits with 0; ``--device cpu`` shows that it works, in hours rather than
 minutes unless it is a smoke run.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import time
@@ -30,21 +32,19 @@ from typing import Any
 import torch
 
 from bench.harness.case import Case, Figures, Run, say
-from bench.harness.measure import run_cell
+from bench.harness.jobs import Jobs, started
+from bench.harness.measure import measure_window
 from bench.harness.rounds import Rounds, Target, target_sheet, values
 from bench.harness.server import running_server
 from bench.harness.tables import Sheet, spread
 from prepserver.memory.cgroups import cpus
 
 _FEEDS = {"resident": "on the GPU", "prepserver": "prepserver", "torch_pillow": "DataLoader"}
-_CELLS = [
-    ("resnet50", 1, 1), ("resnet18", 4, 1), ("resnet18", 4, 2), ("resnet18", 1, 1), ("resnet50", 4, 1),
-    ("resnet18", 4, 4), ("resnet18", 1, 2), ("resnet18", 2, 1), ("resnet50", 4, 2), ("resnet50", 1, 2),
-    ("resnet18", 2, 2),
-]  # fmt: skip
-"""(model, jobs, part of the cores)."""
-_SMOKE = [("resnet18", 1, 1)]
-_PARTS = {1: "all", 2: "half", 4: "a quarter"}
+_GROUPS = [("resnet50", 1), ("resnet18", 4), ("resnet18", 1), ("resnet50", 4), ("resnet18", 2)]
+"""(model, jobs)."""
+_PARTS = {1: "all", 2: "half"}
+_FEEDS_OF = [(1, "resident"), (1, "prepserver"), (1, "torch_pillow"), (2, "prepserver"), (2, "torch_pillow")]
+"""(part of the cores, feed) of each group; rows that are on the GPU need no cores."""
 LIMIT_S = 90.0
 
 
@@ -55,44 +55,59 @@ def measure(run: Run) -> Figures:
         raise SystemExit(0)
     batch, warm_s, window_s, samples = (4, 0.5, 1.0, 800) if run.smoke else (256, 1.5, 4.0, 256_000)
     listed, cores = run.listed(samples), sorted(os.sched_getaffinity(0))
-    cores = cores[
-        : max(1, int(cpus() or len(cores)))
-    ]  # a container may see all cores of a machine and have time on few
+    cores = cores[: max(1, int(cpus() or len(cores)))]  # a container may see all cores and have time on few
     cells: list[dict[str, Any]] = []
     left_out: list[str] = []
-    began_s, longest_s = time.monotonic(), 0.0
-    for model, jobs, part in _SMOKE if run.smoke else _CELLS:
-        for feed in _FEEDS:
-            if feed == "resident" and part > 1:
-                continue  # it decodes nothing
+    until_s = time.monotonic() + run.options.budget_s
+    for model, jobs in _GROUPS[2:3] if run.smoke else _GROUPS:
+        job = run.job("", listed, model=model, device=device, batch=batch)
+        for part, feed, found in _cells(run, [job] * jobs, cores, (warm_s, window_s), until_s):
             text = f"{model}, {jobs} job(s), {_PARTS[part]} of {len(cores)} cores, {_FEEDS[feed]}"
-            if time.monotonic() - began_s + longest_s > run.options.budget_s:
+            if found is None:
                 left_out.append(text)
                 continue
-            cell_s = time.monotonic()
-            some = cores[: max(1, len(cores) // part)]
-            job = run.job(feed, listed, model=model, device=device, batch=batch)
-            job["workers"] = max(1, len(some) // jobs)
-            found = _cell(run, [job] * jobs, some, (warm_s, window_s), is_own=feed == "prepserver")
             cells.append({"model": model, "jobs": jobs, "part": part, "feed": feed, "cores": len(cores), **found})
             say(f"{text}: {json.dumps({k: v for k, v in found.items() if k in _TOLD})}")
             run.keep({"rounds": [cells], "left_out": []})
-            longest_s = max(longest_s, time.monotonic() - cell_s)
     return {"cores": len(cores), "rounds": [cells], "left_out": left_out}
 
 
 _TOLD = ("images_per_s", "waited_percent", "next_p50_ms", "failed")
 
 
-def _cell(
-    run: Run, jobs: list[dict[str, Any]], cores: list[int], spans_s: tuple[float, float], *, is_own: bool
-) -> Figures:
-    try:
-        with _only_on(cores), contextlib.ExitStack() as stack:
-            server = stack.enter_context(running_server(run.scratch, len(cores))) if is_own else None
-            return run_cell(jobs, *spans_s, server, limit_s=LIMIT_S)
-    except SystemExit as error:  # a job that failed, for lack of GPU memory for example; the next cell runs
-        return {"failed": str(error)}
+def _cells(
+    run: Run, jobs: list[dict[str, Any]], cores: list[int], spans_s: tuple[float, float], until_s: float
+) -> Iterator[tuple[int, str, Figures | None]]:
+    """The part of the cores, the feed and the figures of each cell of a group of jobs; None if no time was left."""
+    longest_s, group = 0.0, None
+    with contextlib.ExitStack() as stack:
+        for part, feed in _FEEDS_OF[:3] if run.smoke else _FEEDS_OF:
+            began_s = time.monotonic()
+            if began_s + longest_s > until_s:
+                yield part, feed, None
+                continue
+            some = cores[: max(1, len(cores) // part)]
+            configs = [job | {"contender": feed, "workers": max(1, len(some) // len(jobs))} for job in jobs]
+            try:
+                if group is None:
+                    group = stack.enter_context(started(configs))
+                else:
+                    group.again(configs)
+                found = _cell(run, group, some, spans_s, is_own=feed == "prepserver")
+            except SystemExit as error:  # a job failed, for lack of GPU memory for example; the next cell runs
+                found, group = {"failed": str(error)}, None
+                stack.close()
+            longest_s = max(longest_s, time.monotonic() - began_s)
+            yield part, feed, found
+
+
+def _cell(run: Run, jobs: Jobs, cores: list[int], spans_s: tuple[float, float], *, is_own: bool) -> Figures:
+    jobs.stay_on(cores)
+    with _only_on(cores), jobs.limited(LIMIT_S), contextlib.ExitStack() as stack:
+        server = stack.enter_context(running_server(run.scratch, len(cores))) if is_own else None
+        found = measure_window(jobs, *spans_s, server)
+        jobs.close()  # a daemon that ends waits for jobs
+    return found
 
 
 @contextlib.contextmanager
@@ -109,7 +124,7 @@ def _only_on(cores: list[int]) -> Iterator[None]:
 def targets(rounds: Rounds) -> list[Target]:
     """Of all cells: the ratios to the DataLoaders and to what the GPU can do."""
     found = []
-    for model, jobs, part in _CELLS:
+    for (model, jobs), part in itertools.product(_GROUPS, _PARTS):
         which = {"model": model, "jobs": jobs, "part": part}
         own, other = which | {"feed": "prepserver"}, which | {"feed": "torch_pillow"}
         most = which | {"feed": "resident", "part": 1}

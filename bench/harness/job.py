@@ -7,6 +7,7 @@ Its stdin brings the configuration, a line of JSON; see `bench.harness.contender
   batch and when the batch came (CLOCK_MONOTONIC, the same clock for all processes), and which began an epoch. The
   loader lives until stdin ends, because some contenders hang a job when another one leaves. With ``model`` in the
   configuration it trains that model on ``device`` with each batch, and says which part of the time it waited for rows.
+  At ``close`` it closes the loader, says ``closed``, and begins anew with the next configuration and the same model.
 - ``service``: serves jobs. It says ``ready`` when it listens, and ends with its stdin.
 - ``writer``: writes the data in the contender's form, and says how many bytes all samples take, or ``null``.
 
@@ -16,6 +17,7 @@ Whatever else is printed goes to stderr.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import select
@@ -42,19 +44,30 @@ def main() -> None:
 
 
 def job(module: Any, config: dict[str, Any], out: TextIO) -> None:
-    if prepare := getattr(module, "prepare", None):
-        prepare(config)
-    if torch := sys.modules.get("torch"):  # not every contender uses it
-        torch.set_num_threads(1)
-    use = contender.training(config) if "model" in config else touch
-    print("ready", file=out, flush=True)
-    if sys.stdin.readline().strip() != "go":
-        return
-    loader = module.open_loader(config)
-    print(json.dumps(consume(loader, config, out, use)), file=out, flush=True)
-    sys.stdin.read()
-    if hasattr(loader, "close"):
-        loader.close()
+    use: Callable[[Any], Any] | None = None
+    while True:
+        if prepare := getattr(module, "prepare", None):
+            prepare(config)
+        if torch := sys.modules.get("torch"):  # not every contender uses it
+            torch.set_num_threads(1)
+        use = use or (contender.training(config) if "model" in config else touch)
+        print("ready", file=out, flush=True)
+        if sys.stdin.readline().strip() != "go":
+            return
+        loader = module.open_loader(config)
+        print(json.dumps(consume(loader, config, out, use)), file=out, flush=True)
+        sys.stdin.readline()  # "stop", as `consume` saw
+        sys.stdin.readline()  # "close", or the end
+        if hasattr(loader, "close"):
+            loader.close()
+        del loader  # a DataLoader's workers end
+        gc.collect()
+        print("closed", file=out, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        config = json.loads(line)
+        module = contender.load(config["contender"])
 
 
 def service(module: Any, config: dict[str, Any], out: TextIO) -> None:

@@ -92,6 +92,10 @@ class Jobs:
     def pids(self) -> list[int]:
         return [job.pid for job in self._jobs]
 
+    def limited(self, limit_s: float | None) -> contextlib.AbstractContextManager[None]:
+        """Kills jobs that are still at work after this time, because some contenders can hang."""
+        return _killed_after(limit_s, self._jobs)
+
     def go(self) -> None:
         """Lets all go at once; returns when each has its first batch."""
         for job in self._jobs:
@@ -102,8 +106,28 @@ class Jobs:
         for job in self._jobs:
             job.hear("first")
 
+    def close(self) -> None:
+        """After `stop`: closes the loaders. The processes wait for `again`, or for their end."""
+        for job in self._jobs:
+            job.say("close")
+        for job in self._jobs:
+            job.hear("closed")
+
+    def again(self, configs: list[dict[str, Any]]) -> None:
+        """After `close`: the same processes are jobs of other configurations, with what they have imported and made."""
+        self.began_ns = time.monotonic_ns()
+        for job, config in zip(self._jobs, configs, strict=True):
+            job.say(json.dumps(config))
+
+    def stay_on(self, cores: list[int]) -> None:
+        """Keeps all threads of the jobs, and what the jobs start from now on, on these cores."""
+        for pid in self.pids:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread), cores)
+
     def stop(self) -> list[dict[str, Any]]:
-        """Ends all jobs; returns what each of them saw."""
+        """Ends the loops of all jobs; returns what each of them saw."""
         for job in self._jobs:
             job.say("stop")
         return [json.loads(job.hear()) for job in self._jobs]
@@ -115,14 +139,15 @@ def started(configs: list[dict[str, Any]], limit_s: float | None = None) -> Iter
 
     Args:
         configs: One per job.
-        limit_s: When to kill jobs that are still at work, because some contenders can hang.
+        limit_s: See `Jobs.limited`.
     """
     jobs: list[Job] = []
     began_ns = time.monotonic_ns()
     try:
         jobs.extend(Job(config) for config in configs)
-        with _killed_after(limit_s, jobs):
-            yield Jobs(jobs, began_ns)
+        found = Jobs(jobs, began_ns)
+        with found.limited(limit_s):
+            yield found
     finally:
         for job in jobs:
             job.part()

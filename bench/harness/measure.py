@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from bench.harness.jobs import Job, started
+from bench.harness.jobs import Job, Jobs, started
 from bench.harness.proc import cpu_s, machine_busy_s, memory_mib, tree
 from bench.harness.server import Server
 
@@ -29,6 +29,18 @@ def run_cell(
         limit_s: When to give up.
 
     Returns:
+        As `measure_window`.
+    """
+    with started(configs, limit_s) as jobs:
+        return measure_window(jobs, warm_s, window_s, server, service)
+
+
+def measure_window(
+    jobs: Jobs, warm_s: float, window_s: float, server: Server | None, service: Job | None = None
+) -> dict[str, Any]:
+    """Lets jobs go, and measures all of them in one window; the arguments are those of `run_cell`.
+
+    Returns:
         ``images_per_s`` in sum, ``per_job`` for each job, and ``steady_per_s``, the sum without the waits between
         epochs. A batch that arrives across the window's edge counts in proportion.
         ``cpu_s_per_1000``: user and system time of the whole tree per 1000 delivered images; ``others_cores``: what
@@ -42,17 +54,16 @@ def run_cell(
         ``sharing_factor``, the rows it delivered per row it made. With PrepClients also ``waited_percent``, the part of
         the time since its first batch in which the job that waited most waited for rows.
     """
-    with started(configs, limit_s) as jobs:
-        jobs.go()
-        time.sleep(warm_s)
-        served_by = [root.pid for root in (server, service) if root]
-        before = _rows(server)
-        start_ns, start_cpu_s, start_busy_s = time.monotonic_ns(), cpu_s(tree(jobs.pids + served_by)), machine_busy_s()
-        time.sleep(window_s)
-        stop_ns, stop_cpu_s, stop_busy_s = time.monotonic_ns(), cpu_s(tree(jobs.pids + served_by)), machine_busy_s()
-        after = _rows(server)
-        memory, servers = memory_mib(tree(jobs.pids + served_by)), memory_mib(tree(served_by))
-        records = jobs.stop()
+    jobs.go()
+    time.sleep(warm_s)
+    served_by = [root.pid for root in (server, service) if root]
+    before = _rows(server)
+    start_ns, start_cpu_s, start_busy_s = time.monotonic_ns(), cpu_s(tree(jobs.pids + served_by)), machine_busy_s()
+    time.sleep(window_s)
+    stop_ns, stop_cpu_s, stop_busy_s = time.monotonic_ns(), cpu_s(tree(jobs.pids + served_by)), machine_busy_s()
+    after = _rows(server)
+    memory, servers = memory_mib(tree(jobs.pids + served_by)), memory_mib(tree(served_by))
+    records = jobs.stop()
     elapsed_s = (stop_ns - start_ns) / 1e9
     counts = [delivered(r, start_ns, stop_ns) for r in records]
     if not sum(counts):

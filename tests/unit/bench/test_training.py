@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from bench.cases import training
+from bench.harness.case import Run
 from bench.harness.command import main
 from bench.harness.contender import SIZE
 from bench.harness.job import consume
@@ -65,11 +68,18 @@ def test_cells_without_time_left_are_named(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.count("Left out for lack of time: resnet18, 1 job(s), all of") == 3
 
 
-def test_a_cell_that_fails_says_why() -> None:
-    jobs = [{"contender": "no_such_contender", "batch": 1}]
+def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs of a group keep their processes until one fails."""
+    monkeypatch.setattr(training, "_FEEDS_OF", [(1, "resident"), (2, "resident"), (1, "no_such"), (1, "resident")])
+    jobs = [{"model": "resnet18", "device": "cpu", "batch": 1}]
+    run = Run(SimpleNamespace(smoke=False), tmp_path)  # type: ignore[arg-type]
     cores = sorted(os.sched_getaffinity(0))
-    assert "a job said ''" in training._cell(None, jobs, cores, (0.0, 0.0), is_own=False)["failed"]  # type: ignore[arg-type]
+    began_s = time.monotonic()
+    cells = [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s + 1000)]
+    assert ["images_per_s" in found if found else None for found in cells] == [True, True, False, True]
+    assert "a job said ''" in cells[2]["failed"]  # type: ignore[index]
     assert sorted(os.sched_getaffinity(0)) == cores
+    assert [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s)] == [None] * 4
 
 
 def test_a_job_that_has_ended_fails_its_cell_and_no_more() -> None:
