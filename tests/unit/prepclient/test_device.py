@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from prepclient import engine
 from prepclient.device import DeviceStage
-from prepclient.engine import DeviceUnavailable, cuda_device
+from prepclient.engine import CudaEngine, DeviceUnavailable, cuda_device
 from prepclient.finish import Finish
 from prepclient.rowlook import RowLook
 from prepserver.pipeline.errors import SpecError
@@ -199,6 +201,25 @@ def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.T
 def test_a_finish_that_does_not_fit_is_refused_at_construction() -> None:
     with pytest.raises(SpecError, match="channels"):
         stage_on(FakeDevice(), finish=Finish(normalize=((0.5,) * 4, (1.0,) * 4)))
+
+
+def test_an_engine_takes_the_stream_of_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps freed memory for the stream that allocated it."""
+    made: list[object] = []
+
+    def stream(device: torch.device) -> object:
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(engine, "_cuda", SimpleNamespace(Stream=stream))
+    device = torch.device("cuda", 77)
+    first, second = CudaEngine(device), CudaEngine(device)
+    assert len(made) == 2
+    del first
+    third, fourth = CudaEngine(device), CudaEngine(device)
+    assert len(made) == 3
+    assert third._copies is made[0]
+    assert {id(each._copies) for each in (second, third, fourth)} == {id(each) for each in made}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
