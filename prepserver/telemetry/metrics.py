@@ -129,7 +129,7 @@ _GROUPS = (
         _Figure("memory_used_bytes", "memory_used_bytes", "GPU memory in use"),
         _Figure("memory_total_bytes", "memory_total_bytes", "GPU memory"),
         _Figure("power_watts", "power_w", "Power draw of the GPU"),
-        _Figure("pcie_bytes_per_second", "pcie_bytes_per_s", "Bytes per second that the GPU receives over PCIe, mean of half a minute"),
+        _Figure("pcie_bytes_per_second", "pcie_bytes_per_s", "Bytes that the GPU receives over PCIe: a mean of 30 s"),
     )),
 )  # fmt: skip
 
