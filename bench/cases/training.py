@@ -58,10 +58,10 @@ def measure(run: Run) -> Figures:
     cores = cores[: max(1, int(cpus() or len(cores)))]  # a container may see all cores and have time on few
     cells: list[dict[str, Any]] = []
     left_out: list[str] = []
-    until_s = time.monotonic() + run.options.budget_s
+    until_s, longest_s = time.monotonic() + run.options.budget_s, {True: 0.0, False: 0.0}
     for model, jobs in _GROUPS[2:3] if run.smoke else _GROUPS:
         job = run.job("", listed, model=model, device=device, batch=batch)
-        for part, feed, found in _cells(run, [job] * jobs, cores, (warm_s, window_s), until_s):
+        for part, feed, found in _cells(run, [job] * jobs, cores, (warm_s, window_s), until_s, longest_s):
             text = f"{model}, {jobs} job(s), {_PARTS[part]} of {len(cores)} cores, {_FEEDS[feed]}"
             if found is None:
                 left_out.append(text)
@@ -76,14 +76,18 @@ _TOLD = ("images_per_s", "waited_percent", "next_p50_ms", "failed")
 
 
 def _cells(
-    run: Run, jobs: list[dict[str, Any]], cores: list[int], spans_s: tuple[float, float], until_s: float
-) -> Iterator[tuple[int, str, Figures | None]]:
-    """The part of the cores, the feed and the figures of each cell of a group of jobs; None if no time was left."""
-    longest_s, group = 0.0, None
+    run: Run, jobs: list[dict[str, Any]], cores: list[int], spans_s: tuple[float, float], until_s: float,
+    longest_s: dict[bool, float],
+) -> Iterator[tuple[int, str, Figures | None]]:  # fmt: skip
+    """The part of the cores, the feed and the figures of each cell of a group of jobs; None if no time was left.
+
+    `longest_s` is of all cells so far: of those that started processes, and of the others.
+    """
+    group: Jobs | None = None
     with contextlib.ExitStack() as stack:
         for part, feed in _FEEDS_OF[:3] if run.smoke else _FEEDS_OF:
-            began_s = time.monotonic()
-            if began_s + longest_s > until_s:
+            began_s, is_start = time.monotonic(), group is None
+            if began_s + longest_s[is_start] > until_s:
                 yield part, feed, None
                 continue
             some = cores[: max(1, len(cores) // part)]
@@ -97,7 +101,7 @@ def _cells(
             except SystemExit as error:  # a job failed, for lack of GPU memory for example; the next cell runs
                 found, group = {"failed": str(error)}, None
                 stack.close()
-            longest_s = max(longest_s, time.monotonic() - began_s)
+            longest_s[is_start] = max(longest_s[is_start], time.monotonic() - began_s)
             yield part, feed, found
 
 
@@ -105,8 +109,12 @@ def _cell(run: Run, jobs: Jobs, cores: list[int], spans_s: tuple[float, float], 
     jobs.stay_on(cores)
     with _only_on(cores), jobs.limited(LIMIT_S), contextlib.ExitStack() as stack:
         server = stack.enter_context(running_server(run.scratch, len(cores))) if is_own else None
-        found = measure_window(jobs, *spans_s, server)
-        jobs.close()  # a daemon that ends waits for jobs
+        try:
+            found = measure_window(jobs, *spans_s, server)
+            jobs.close()  # a daemon that ends waits for jobs
+        except SystemExit:
+            jobs.kill()
+            raise
     return found
 
 

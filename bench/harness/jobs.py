@@ -79,7 +79,7 @@ class Jobs:
     """All jobs of one run.
 
     Attributes:
-        began_ns: When the first job was started.
+        began_ns: When the first job was started, or the last `again`.
         went_ns: When all had imported what they need and were let go.
     """
 
@@ -114,10 +114,14 @@ class Jobs:
             job.hear("closed")
 
     def again(self, configs: list[dict[str, Any]]) -> None:
-        """After `close`: the same processes are jobs of other configurations, with what they have imported and made."""
+        """After `close`: the same processes get other configurations, and keep what they imported and trained."""
         self.began_ns = time.monotonic_ns()
         for job, config in zip(self._jobs, configs, strict=True):
             job.say(json.dumps(config))
+
+    def kill(self) -> None:
+        for job in self._jobs:
+            job.kill()
 
     def stay_on(self, cores: list[int]) -> None:
         """Keeps all threads of the jobs, and what the jobs start from now on, on these cores."""

@@ -58,7 +58,10 @@ class CudaEngine:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         idle = _idle[device]
-        self._copies = idle.pop() if idle else _cuda.Stream(device)
+        try:
+            self._copies = idle.pop()
+        except IndexError:
+            self._copies = _cuda.Stream(device)
         weakref.finalize(self, idle.append, self._copies).atexit = False
 
     @property

@@ -120,7 +120,7 @@ def screen(found: dict[str, Any], width: int, height: int | None, view: View, *,
     for each in said:
         body += [Text(""), each]
     known = {(job.get("verdict") or {}).get("kind") for job in jobs}
-    if known and known <= {"healthy", "compute-bound"}:  # nothing is said of jobs of which too little is known
+    if known and known <= {"healthy", "compute-bound"}:  # not while too little is known of any job
         body += [Text(""), Text("Only their own training steps limit the jobs.", style="green")]
     return Group(*head, *body)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 _EVERY_S = 2.0
-_PCIE_READINGS = 15  # NVML looks for 20 ms, and a batch comes in a burst of 1 ms
+_PCIE_READINGS = 15  # NVML looks for 20 ms, and a batch comes in a burst of 1 ms: one reading says little
 _RETRY_S = 60.0  # a driver may be installed, or come back, while the daemon runs
 
 
@@ -48,6 +48,7 @@ class Gpus:
                     self.last = [self._read(i) for i in range(pynvml.nvmlDeviceGetCount())]
             except pynvml.NVMLError:
                 self.last = None
+                self._pcie.clear()
                 self._stop.wait(_RETRY_S)
 
     def _read(self, index: int) -> dict[str, Any]:

@@ -259,7 +259,7 @@ class Worker:
         found = [each for each in self._caches.values() if (each[0].listing, each[0].head) == (listing, head)]
         return max(found, key=lambda each: each[0].is_file)[1] if found else None
 
-    # These return copies, so that nothing but `_caches` keeps the memory of a cache.
+    # With a cache, these return copies, so that nothing but `_caches` keeps the memory of a cache.
 
     def _cached_stream(self, announced: Announced, stream: Stream) -> Stream:
         cache = self._cache(announced.add.listing, "")

@@ -74,12 +74,13 @@ def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path, monkey
     jobs = [{"model": "resnet18", "device": "cpu", "batch": 1}]
     run = Run(SimpleNamespace(smoke=False), tmp_path)  # type: ignore[arg-type]
     cores = sorted(os.sched_getaffinity(0))
-    began_s = time.monotonic()
-    cells = [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s + 1000)]
+    began_s, longest_s = time.monotonic(), {True: 0.0, False: 0.0}
+    cells = [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s + 1000, longest_s)]
     assert ["images_per_s" in found if found else None for found in cells] == [True, True, False, True]
     assert "a job said ''" in cells[2]["failed"]  # type: ignore[index]
     assert sorted(os.sched_getaffinity(0)) == cores
-    assert [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s)] == [None] * 4
+    assert [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s, longest_s)] == [None] * 4
+    assert longest_s[True] > longest_s[False] > 0
 
 
 def test_a_job_that_has_ended_fails_its_cell_and_no_more() -> None:
