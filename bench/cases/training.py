@@ -12,7 +12,7 @@ two steps are ahead of the GPU. Three things feed them:
 Everything runs on all cores of the machine, then on half of them, so that a model of today's size meets the few cores
 that a GPU has on other machines. A cell begins when all jobs have warmed up and have their first batch. The jobs of a
 model keep their processes for all feeds, because importing torch and choosing kernels take longer than a cell. Cells
-for which ``--budget-s`` leaves no time are named.
+that would begin after ``--budget-s`` are named.
 
 Without a CUDA device the case says so and exits with 0; ``--device cpu`` shows that it works, in hours rather than
 minutes unless it is a smoke run.
@@ -26,7 +26,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,10 +59,10 @@ def measure(run: Run) -> Figures:
     cores = cores[: max(1, int(cpus() or len(cores)))]  # a container may see all cores and have time on few
     cells: list[dict[str, Any]] = []
     left_out: list[str] = []
-    until_s, longest_s = time.monotonic() + run.options.budget_s, {True: 0.0, False: 0.0}
+    until_s = time.monotonic() + run.options.budget_s
     for model, jobs in _GROUPS[2:3] if run.smoke else _GROUPS:
-        job = run.job("", listed, model=model, device=device, batch=batch)
-        for part, feed, found in _cells(run, [job] * jobs, cores, (warm_s, window_s), until_s, longest_s):
+        job = partial(run.job, listed=listed, model=model, device=device, batch=batch)
+        for part, feed, found in _cells(run, job, jobs, cores, (warm_s, window_s), until_s):
             text = f"{model}, {jobs} job(s), {_PARTS[part]} of {len(cores)} cores, {_FEEDS[feed]}"
             if found is None:
                 left_out.append(text)
@@ -76,22 +77,21 @@ _TOLD = ("images_per_s", "waited_percent", "next_p50_ms", "failed")
 
 
 def _cells(
-    run: Run, jobs: list[dict[str, Any]], cores: list[int], spans_s: tuple[float, float], until_s: float,
-    longest_s: dict[bool, float],
+    run: Run, job: Callable[..., dict[str, Any]], jobs: int, cores: list[int], spans_s: tuple[float, float],
+    until_s: float,
 ) -> Iterator[tuple[int, str, Figures | None]]:  # fmt: skip
     """The part of the cores, the feed and the figures of each cell of a group of jobs; None if no time was left.
 
-    `longest_s` is of all cells so far: of those that started processes, and of the others.
+    `job` makes the configuration of a feed with some workers. No cell begins after `until_s`.
     """
     group: Jobs | None = None
     with contextlib.ExitStack() as stack:
         for part, feed in _FEEDS_OF[:3] if run.smoke else _FEEDS_OF:
-            began_s, is_start = time.monotonic(), group is None
-            if began_s + longest_s[is_start] > until_s:
+            if time.monotonic() > until_s:
                 yield part, feed, None
                 continue
             some = cores[: max(1, len(cores) // part)]
-            configs = [job | {"contender": feed, "workers": max(1, len(some) // len(jobs))} for job in jobs]
+            configs = [job(feed, workers=max(1, len(some) // jobs))] * jobs
             try:
                 if group is None:
                     group = stack.enter_context(started(configs))
@@ -101,7 +101,6 @@ def _cells(
             except SystemExit as error:  # a job failed, for lack of GPU memory for example; the next cell runs
                 found, group = {"failed": str(error)}, None
                 stack.close()
-            longest_s[is_start] = max(longest_s[is_start], time.monotonic() - began_s)
             yield part, feed, found
 
 

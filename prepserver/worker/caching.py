@@ -23,7 +23,7 @@ class Ready(NamedTuple):
 
 def without(where: tuple[int, ...], ready: Sequence[Ready]) -> tuple[int, ...]:
     """Returns those targets of `where` that no sample is ready for."""
-    return tuple(t for t in where if not any(t in each.where for each in ready))
+    return tuple(t for t in where if not any(t in each.where for each in ready)) if ready else where
 
 
 class Caching:

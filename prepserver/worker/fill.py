@@ -299,8 +299,8 @@ class _Filler:
             return refused
         begun_ns = time.monotonic_ns()
         stamp = self._caches.stamp(index)
-        ready = self._caches.hits(index, stamp, where) if stamp is not None else []
-        missing = without(where, ready) if ready else where
+        ready = self._caches.hits(index, stamp, where)
+        missing = without(where, ready)
         record: Record | None = None
         try:
             record = self._caches.read(index, stamp) if missing else None
@@ -315,9 +315,7 @@ class _Filler:
             self._read_ns += read_ns - begun_ns
         try:
             if record is not None:
-                ready += (
-                    self._caches.keep(index, stamp, record, missing) if stamp is not None else [Ready(record, missing)]
-                )
+                ready += self._caches.keep(index, stamp, record, missing)
             make = self._make_mixed if self._mixing else self._make
             for each in ready:
                 refused |= make(each, SampleKey(self._stream.seed, pass_, index), position)

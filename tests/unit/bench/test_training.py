@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,16 +72,15 @@ def test_cells_without_time_left_are_named(tmp_path: Path, capsys: pytest.Captur
 def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The jobs of a group keep their processes until one fails."""
     monkeypatch.setattr(training, "_FEEDS_OF", [(1, "resident"), (2, "resident"), (1, "no_such"), (1, "resident")])
-    jobs = [{"model": "resnet18", "device": "cpu", "batch": 1}]
-    run = Run(SimpleNamespace(smoke=False), tmp_path)  # type: ignore[arg-type]
+    run = Run(SimpleNamespace(smoke=False, workers=1), tmp_path)  # type: ignore[arg-type]
+    job = partial(run.job, listed=tmp_path, model="resnet18", device="cpu", batch=1)
     cores = sorted(os.sched_getaffinity(0))
-    began_s, longest_s = time.monotonic(), {True: 0.0, False: 0.0}
-    cells = [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s + 1000, longest_s)]
+    began_s = time.monotonic()
+    cells = [found for *_, found in training._cells(run, job, 1, cores, (0.0, 0.5), began_s + 1000)]
     assert ["images_per_s" in found if found else None for found in cells] == [True, True, False, True]
     assert "a job said ''" in cells[2]["failed"]  # type: ignore[index]
     assert sorted(os.sched_getaffinity(0)) == cores
-    assert [found for *_, found in training._cells(run, jobs, cores, (0.0, 0.5), began_s, longest_s)] == [None] * 4
-    assert longest_s[True] > longest_s[False] > 0
+    assert [found for *_, found in training._cells(run, job, 1, cores, (0.0, 0.5), began_s)] == [None] * 4
 
 
 def test_a_job_that_has_ended_fails_its_cell_and_no_more() -> None:
