@@ -10,9 +10,9 @@ two steps are ahead of the GPU. Three things feed them:
   workers.
 
 Everything runs on all cores of the machine, then on half of them, so that a model of today's size meets the few cores
-that a GPU has on other machines. A cell begins when all jobs have warmed up and have their first batch. The jobs of a
-model keep their processes for all feeds, because importing torch and choosing kernels take longer than a cell. Cells
-that would begin after ``--budget-s`` are named.
+that a GPU has on other machines. A cell begins when all jobs have warmed up and have their first batch. Processes of
+jobs and daemons are kept for all cells, because their start takes longer than a cell. Cells that would begin after
+``--budget-s`` are named.
 
 Without a CUDA device the case says so and exits with 0; ``--device cpu`` shows that it works, in hours rather than
 minutes unless it is a smoke run.
@@ -28,6 +28,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,12 +37,12 @@ from bench.harness.case import Case, Figures, Run, say
 from bench.harness.jobs import Jobs, started
 from bench.harness.measure import measure_window
 from bench.harness.rounds import Rounds, Target, target_sheet, values
-from bench.harness.server import running_server
+from bench.harness.server import Server, running_server
 from bench.harness.tables import Sheet, spread
 from prepserver.memory.cgroups import cpus
 
 _FEEDS = {"resident": "on the GPU", "prepserver": "prepserver", "torch_pillow": "DataLoader"}
-_GROUPS = [("resnet50", 1), ("resnet18", 4), ("resnet18", 1), ("resnet50", 4), ("resnet18", 2)]
+_GROUPS = [("resnet50", 1), ("resnet18", 4), ("resnet18", 1), ("resnet18", 2), ("resnet50", 4)]
 """(model, jobs)."""
 _PARTS = {1: "all", 2: "half"}
 _FEEDS_OF = [(1, "resident"), (1, "prepserver"), (1, "torch_pillow"), (2, "prepserver"), (2, "torch_pillow")]
@@ -54,19 +55,22 @@ def measure(run: Run) -> Figures:
     if device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing to measure here")
         raise SystemExit(0)
-    batch, warm_s, window_s, samples = (4, 0.5, 1.0, 800) if run.smoke else (256, 1.5, 4.0, 256_000)
+    batch, spans_s, samples = (4, (0.5, 1.0), 800) if run.smoke else (256, (1.0, 3.0), 256_000)
     listed, cores = run.listed(samples), sorted(os.sched_getaffinity(0))
     cores = cores[: max(1, int(cpus() or len(cores)))]  # a container may see all cores and have time on few
     cells: list[dict[str, Any]] = []
     left_out: list[str] = []
     until_s = time.monotonic() + run.options.budget_s
-    for model, jobs in _GROUPS[2:3] if run.smoke else _GROUPS:
-        job = partial(run.job, listed=listed, model=model, device=device, batch=batch)
-        for part, feed, found in _cells(run, job, jobs, cores, (warm_s, window_s), until_s):
+    job = partial(run.job, listed=listed, device=device, batch=batch)
+    with contextlib.ExitStack() as stack:
+        place = _Place(run, cores, spans_s, stack)
+        asked = itertools.product(_GROUPS, _FEEDS_OF)
+        for (model, jobs), (part, feed) in [(("resnet18", 1), each) for each in _FEEDS_OF[:3]] if run.smoke else asked:
             text = f"{model}, {jobs} job(s), {_PARTS[part]} of {len(cores)} cores, {_FEEDS[feed]}"
-            if found is None:
+            if time.monotonic() > until_s:
                 left_out.append(text)
                 continue
+            found = place.cell(partial(job, feed, model=model), jobs, part, is_own=feed == "prepserver")
             cells.append({"model": model, "jobs": jobs, "part": part, "feed": feed, "cores": len(cores), **found})
             say(f"{text}: {json.dumps({k: v for k, v in found.items() if k in _TOLD})}")
             run.keep({"rounds": [cells], "left_out": []})
@@ -76,45 +80,57 @@ def measure(run: Run) -> Figures:
 _TOLD = ("images_per_s", "waited_percent", "next_p50_ms", "failed")
 
 
-def _cells(
-    run: Run, job: Callable[..., dict[str, Any]], jobs: int, cores: list[int], spans_s: tuple[float, float],
-    until_s: float,
-) -> Iterator[tuple[int, str, Figures | None]]:  # fmt: skip
-    """The part of the cores, the feed and the figures of each cell of a group of jobs; None if no time was left.
+class _Place:
+    """The jobs and daemons of all cells. They are kept, because their start takes longer than a cell.
 
-    `job` makes the configuration of a feed with some workers. No cell begins after `until_s`.
+    Args:
+        run: This run.
+        cores: The machine's cores.
+        spans_s: How long a cell warms up, and how long it is measured.
+        stack: Ends all of them.
     """
-    group: Jobs | None = None
-    with contextlib.ExitStack() as stack:
-        for part, feed in _FEEDS_OF[:3] if run.smoke else _FEEDS_OF:
-            if time.monotonic() > until_s:
-                yield part, feed, None
-                continue
-            some = cores[: max(1, len(cores) // part)]
-            configs = [job(feed, workers=max(1, len(some) // jobs))] * jobs
-            try:
-                if group is None:
-                    group = stack.enter_context(started(configs))
-                else:
-                    group.again(configs)
-                found = _cell(run, group, some, spans_s, is_own=feed == "prepserver")
-            except SystemExit as error:  # a job failed, for lack of GPU memory for example; the next cell runs
-                found, group = {"failed": str(error)}, None
-                stack.close()
-            yield part, feed, found
 
+    def __init__(self, run: Run, cores: list[int], spans_s: tuple[float, float], stack: contextlib.ExitStack) -> None:
+        self._run, self._cores, self._spans_s, self._stack = run, cores, spans_s, stack
+        self._jobs: Jobs | None = None
+        self._servers: dict[int, Server] = {}  # by the part of the cores that they use
 
-def _cell(run: Run, jobs: Jobs, cores: list[int], spans_s: tuple[float, float], *, is_own: bool) -> Figures:
-    jobs.stay_on(cores)
-    with _only_on(cores), jobs.limited(LIMIT_S), contextlib.ExitStack() as stack:
-        server = stack.enter_context(running_server(run.scratch, len(cores))) if is_own else None
+    def cell(self, job: Callable[..., dict[str, Any]], jobs: int, part: int, *, is_own: bool) -> Figures:
+        """The figures of one cell, or why it failed: for lack of GPU memory, for example.
+
+        `job` makes the configuration of a job with some workers.
+        """
+        cores = self._cores[: max(1, len(self._cores) // part)]
+        directory = self._run.scratch / _PARTS[part]
+        config = job(workers=max(1, len(cores) // jobs), runtime_dir=str(directory / "run"))
         try:
-            found = measure_window(jobs, *spans_s, server)
-            jobs.close()  # a daemon that ends waits for jobs
-        except SystemExit:
-            jobs.kill()
+            with _only_on(cores):
+                server = self._server(directory, part, len(cores)) if is_own else None
+                return self._measure([config] * jobs, cores, server)
+        except SystemExit as error:
+            return {"failed": str(error)}
+
+    def _server(self, directory: Path, part: int, workers: int) -> Server:
+        if part not in self._servers:
+            directory.mkdir(exist_ok=True)
+            self._servers[part] = self._stack.enter_context(running_server(directory, workers))
+        return self._servers[part]
+
+    def _measure(self, configs: list[dict[str, Any]], cores: list[int], server: Server | None) -> Figures:
+        if self._jobs is None:
+            self._jobs = self._stack.enter_context(started(configs))
+        else:
+            self._jobs.again(configs)
+        self._jobs.stay_on(cores)
+        try:
+            with self._jobs.limited(LIMIT_S):
+                found = measure_window(self._jobs, *self._spans_s, server)
+                self._jobs.close()
+        except SystemExit:  # a job failed; the next cell has new ones
+            self._jobs.kill()
+            self._jobs = None
             raise
-    return found
+        return found
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ JSON. In the order of `CHECKS`:
 7. is NVML there (run this inside the daemon's unit to know about the unit);
 8. a MIG slice: the rate of 1 again, with the slice's name;
 9. the device stage: images/s and host time per batch, plain and finished;
-10. ops on batches: RandAugment, and MixUp or CutMix as one kernel and op by op, with the normalization, as a share of a
-    training step of ResNet-50 (bf16, channels_last, batch 256).
+10. ops on batches: RandAugment, ColorJitter, and MixUp or CutMix as one kernel and op by op, with the normalization, as
+    a share of a training step of ResNet-50 (bf16, channels_last, batch 256), and how long their first use takes.
 
 The module is long because every check is here.
 """
@@ -42,7 +42,7 @@ import torch
 from bench.harness.resnet import resnet50
 
 try:
-    from prepclient import CutMix, MixUp, RandAugment, RandomChoice
+    from prepclient import ColorJitter, CutMix, MixUp, RandAugment, RandomChoice
     from prepclient.device import DeviceStage
     from prepclient.engine import cuda_device
     from prepclient.finish import Finish, Finisher, drawing_of
@@ -414,6 +414,7 @@ def check_device_ops() -> Facts:
         ("mixed_fused", Finish((MEAN, STD), torch.bfloat16, ops=ops)),
         ("mixed_op_by_op", Finish((MEAN, STD), torch.bfloat16, ops=ops, compile=False)),
         ("augmented", Finish((MEAN, STD), torch.bfloat16, ops=[RandAugment()])),
+        ("jittered_fused", Finish((MEAN, STD), torch.bfloat16, ops=[ColorJitter(0.4, 0.4, 0.4, 0.1), *ops])),
     ):
         finisher, drawing = Finisher(finish, look, device), drawing_of(0, [look], finish)
         drawn: tuple[torch.Tensor, ...] = ()
@@ -427,6 +428,10 @@ def check_device_ops() -> Facts:
             drawn = known.to(device), known
             facts[f"{name}_host_us"] = round(statistics.median(took_s) * 1e6)
         out = finisher.empty(BATCH)
+        began_s = time.monotonic()  # what is fused is compiled first, for which a job's first batch waits
+        finisher.fill(out, [rows], *drawn)
+        cuda.synchronize()
+        facts[f"{name}_first_s"] = round(time.monotonic() - began_s, 2)
         facts[f"{name}_ms"] = ms_per_call(lambda f=finisher, o=out, d=drawn: f.fill(o, [rows], *d))  # type: ignore[misc]
         facts[f"{name}_share_of_step_percent"] = round(100 * facts[f"{name}_ms"] / facts["step_ms"], 2)
     return facts

@@ -45,12 +45,15 @@ def main() -> None:
 
 def job(module: Any, config: dict[str, Any], out: TextIO) -> None:
     use: Callable[[Any], Any] | None = None
+    model: str | None = None
     while True:
         if prepare := getattr(module, "prepare", None):
             prepare(config)
         if torch := sys.modules.get("torch"):  # not every contender uses it
             torch.set_num_threads(1)
-        use = use or (contender.training(config) if "model" in config else touch)
+        if use is None or config.get("model") != model:
+            use, model = None, config.get("model")  # the model before it frees its memory
+            use = contender.training(config) if model else touch
         print("ready", file=out, flush=True)
         if sys.stdin.readline().strip() != "go":
             return

@@ -84,7 +84,8 @@ class Jobs:
     """
 
     def __init__(self, jobs: list[Job], began_ns: int) -> None:
-        self._jobs = jobs
+        self._all = jobs
+        self._jobs = jobs[:]  # those that have something to do
         self.began_ns = began_ns
         self.went_ns = 0
 
@@ -94,7 +95,7 @@ class Jobs:
 
     def limited(self, limit_s: float | None) -> contextlib.AbstractContextManager[None]:
         """Kills jobs that are still at work after this time, because some contenders can hang."""
-        return _killed_after(limit_s, self._jobs)
+        return _killed_after(limit_s, self._all)
 
     def go(self) -> None:
         """Lets all go at once; returns when each has its first batch."""
@@ -114,14 +115,15 @@ class Jobs:
             job.hear("closed")
 
     def again(self, configs: list[dict[str, Any]]) -> None:
-        """After `close`: the same processes get other configurations, and keep what they imported and trained."""
+        """After `close`: a job for each configuration. Those that exist come first, with what they have imported."""
         self.began_ns = time.monotonic_ns()
-        for job, config in zip(self._jobs, configs, strict=True):
+        for job, config in zip(self._all, configs, strict=False):
             job.say(json.dumps(config))
+        self._all += [Job(config) for config in configs[len(self._all) :]]
+        self._jobs = self._all[: len(configs)]
 
     def kill(self) -> None:
-        for job in self._jobs:
-            job.kill()
+        _kill(self._all)
 
     def stay_on(self, cores: list[int]) -> None:
         """Keeps all threads of the jobs, and what the jobs start from now on, on these cores."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,9 @@ class Training:
 
     def __init__(self, model: str, device: str, batch: int) -> None:
         self._device = torch.device(device)
+        if self._on_gpu:  # other jobs may need what an earlier model of this process had
+            gc.collect()
+            cuda.empty_cache()
         torch.backends.cudnn.benchmark = True
         make: Callable[[int], Any] = getattr(resnet, model)
         self._model: Any = make(_CLASSES).to(self._device, memory_format=torch.channels_last)

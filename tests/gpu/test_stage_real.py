@@ -167,31 +167,30 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
     torch.testing.assert_close(got.cpu(), want, rtol=ulp, atol=1e-6 if ulp else 0.0)
 
 
-@pytest.mark.filterwarnings("default")  # compilers may warn, here as for users
-@pytest.mark.parametrize("is_fused", [True, False])
-def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(
-    device: torch.device, is_fused: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    ops = [RandAugment(), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
-    finish = Finish(normalize=(MEAN, STD), dtype=torch.float16, ops=ops, compile=is_fused)
-    drawing = drawing_of(3, [LOOK], finish)
-    assert drawing is not None
-    for n in (17, 5):  # a short last batch
-        rows = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8)
-        small = {"label": torch.arange(n), "index": torch.arange(n)}
-        drawn = drawing(0, 100, small)
-        want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows], drawn)
-        caplog.clear()
-        got = finished(Finisher(finish, LOOK, device), [rows.to(device)], drawn.to(device))
-        assert "cannot fuse" not in caplog.text
-        assert got.stride() == want.stride()
-        torch.testing.assert_close(got.cpu(), want, rtol=2e-3, atol=2e-3)
-        soft = drawing.softened({"label": small["label"].to(device)}, drawn.to(device))["label"]
-        torch.testing.assert_close(soft.cpu(), drawing.softened(small, drawn)["label"])
+def test_closing_gives_the_device_memory_back(device: torch.device) -> None:
+    gc.collect()
+    before = torch.cuda.memory_allocated(device)
+    stage = DeviceStage(device, [LOOK], 64, small=SMALL)
+    numbers = {"label": [torch.arange(64)], "index": [torch.arange(64)]}
+    stage.submit(1, [[torch.zeros((64, *SHAPE), dtype=torch.uint8)]], numbers)
+    stage.take()
+    assert torch.cuda.memory_allocated(device) > before
+    stage.close()
+    del stage
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.empty(1, device=device)  # a block that another stream read is freed by the next allocation
+    assert torch.cuda.memory_allocated(device) <= before
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_their_number() -> None:
+    count = torch.cuda.device_count()
+    with pytest.raises(DeviceUnavailable, match=rf"torch sees {count} GPU"):
+        cuda_device(f"cuda:{count}")
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("is_fused", [None, False])
+@pytest.mark.parametrize("is_fused", [False, None])
 def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch.device, is_fused: bool | None) -> None:
     n, finish = (
         33,
@@ -215,23 +214,24 @@ def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch
     pin.close()
 
 
-def test_closing_gives_the_device_memory_back(device: torch.device) -> None:
-    gc.collect()
-    before = torch.cuda.memory_allocated(device)
-    stage = DeviceStage(device, [LOOK], 64, small=SMALL)
-    numbers = {"label": [torch.arange(64)], "index": [torch.arange(64)]}
-    stage.submit(1, [[torch.zeros((64, *SHAPE), dtype=torch.uint8)]], numbers)
-    stage.take()
-    assert torch.cuda.memory_allocated(device) > before
-    stage.close()
-    del stage
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.empty(1, device=device)  # a block that another stream read is freed by the next allocation
-    assert torch.cuda.memory_allocated(device) <= before
-
-
-def test_a_gpu_that_is_not_there_is_refused_with_their_number() -> None:
-    count = torch.cuda.device_count()
-    with pytest.raises(DeviceUnavailable, match=rf"torch sees {count} GPU"):
-        cuda_device(f"cuda:{count}")
+@pytest.mark.filterwarnings("default")  # compilers may warn, here as for users
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(
+    device: torch.device, is_fused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ops = [RandAugment(), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
+    finish = Finish(normalize=(MEAN, STD), dtype=torch.float16, ops=ops, compile=is_fused)
+    drawing = drawing_of(3, [LOOK], finish)
+    assert drawing is not None
+    for n in (17, 5):  # a short last batch
+        rows = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8)
+        small = {"label": torch.arange(n), "index": torch.arange(n)}
+        drawn = drawing(0, 100, small)
+        want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows], drawn)
+        caplog.clear()
+        got = finished(Finisher(finish, LOOK, device), [rows.to(device)], drawn.to(device))
+        assert "cannot fuse" not in caplog.text
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got.cpu(), want, rtol=2e-3, atol=2e-3)
+        soft = drawing.softened({"label": small["label"].to(device)}, drawn.to(device))["label"]
+        torch.testing.assert_close(soft.cpu(), drawing.softened(small, drawn)["label"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,18 +69,30 @@ def test_cells_without_time_left_are_named(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.count("Left out for lack of time: resnet18, 1 job(s), all of") == 3
 
 
-def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jobs of a group keep their processes until one fails."""
-    monkeypatch.setattr(training, "_FEEDS_OF", [(1, "resident"), (2, "resident"), (1, "no_such"), (1, "resident")])
+def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path) -> None:
+    """Jobs keep their processes until one fails; another model, or more jobs, need no new ones."""
     run = Run(SimpleNamespace(smoke=False, workers=1), tmp_path)  # type: ignore[arg-type]
-    job = partial(run.job, listed=tmp_path, model="resnet18", device="cpu", batch=1)
     cores = sorted(os.sched_getaffinity(0))
-    began_s = time.monotonic()
-    cells = [found for *_, found in training._cells(run, job, 1, cores, (0.0, 0.5), began_s + 1000)]
-    assert ["images_per_s" in found if found else None for found in cells] == [True, True, False, True]
-    assert "a job said ''" in cells[2]["failed"]  # type: ignore[index]
-    assert sorted(os.sched_getaffinity(0)) == cores
-    assert [found for *_, found in training._cells(run, job, 1, cores, (0.0, 0.5), began_s)] == [None] * 4
+    job = partial(run.job, listed=tmp_path, device="cpu", batch=1)
+    with contextlib.ExitStack() as stack:
+        place = training._Place(run, cores, (0.0, 0.5), stack)
+
+        def cell(feed: str, model: str, jobs: int, part: int = 1) -> tuple[dict[str, Any], list[int]]:
+            found = place.cell(partial(job, feed, model=model), jobs, part, is_own=False)
+            return found, place._jobs.pids if place._jobs else []
+
+        first, [pid] = cell("resident", "resnet18", 1)
+        both, [same, _] = cell("resident", "resnet18", 2, 2)
+        other, alone = cell("resident", "resnet50", 1)
+        assert all(len(found["per_job"]) == jobs for found, jobs in ((first, 1), (both, 2), (other, 1)))
+        assert [same, *alone] == [pid, pid]
+        failed, none = cell("no_such", "resnet50", 1)
+        assert "a job said ''" in failed["failed"]
+        assert none == []
+        last, [new] = cell("resident", "resnet50", 1)
+        assert new != pid
+        assert last["images_per_s"] > 0
+        assert sorted(os.sched_getaffinity(0)) == cores
 
 
 def test_a_job_that_has_ended_fails_its_cell_and_no_more() -> None:
