@@ -94,9 +94,15 @@ def _bytes(least: int, most: int) -> Read:
 
 
 def _bytes_or_no_limit(value: Any, name: str) -> int:
-    if value == "auto":
-        raise ConfigError(f"{name} = 'auto': must be bytes with a unit, such as 8G, or 0 for no limit")
-    return 0 if value == 0 and not isinstance(value, bool) else int(_bytes(1, 1 << 50)(value, name))
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0
+    try:
+        nbytes = parse_bytes(value, name)
+    except ConfigError:
+        nbytes = 0
+    if not nbytes:
+        raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or 0 for no limit")
+    return integer(name, nbytes, 1, 1 << 50)
 
 
 def _one_of(*known: str) -> Read:
@@ -146,7 +152,10 @@ def _mode(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f'{name} = {value!r} is not a mode, such as "0660"')
     if value & ~0o777 or value & 0o600 != 0o600:
-        raise ConfigError(f"{name} = {value:#o}: must be from 0o600 to 0o777, with 0o600 set")
+        raise ConfigError(
+            f"{name} = {value} is {value:#o}: must be from 0o600 to 0o777, with 0o600 set. Write it in quotes, such as "
+            '"0660"'
+        )
     return value
 
 

@@ -57,10 +57,9 @@ class Form:
 
 def _names_of(fields: object, pipeline: Pipeline, *, has_valid: bool) -> tuple[str, ...] | None:
     columns = list(dict.fromkeys(each.column for each in pipeline.fields if each.column != INDEX))
-    if fields == "dict":
-        return None
-    if fields == "tuple":
-        return (*columns, VALID) if has_valid else tuple(columns)
+    if isinstance(fields, str) and fields in ("dict", "tuple"):
+        names = (*columns, VALID) if has_valid else tuple(columns)
+        return names if fields == "tuple" else None
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
         raise SpecError("fields", fields, "'tuple', 'dict', or a sequence of names in the order you want")
     known = (*columns, INDEX, VALID)

@@ -65,7 +65,8 @@ def _check_owner(path: str, at: str, status: os.stat_result, is_last: bool) -> N
     if status.st_uid not in ((mine,) if is_last else (0, mine)):
         raise FolderError(f"cache = {path}: {at} belongs to uid {status.st_uid}; the daemon's uid is {mine}: chown it")
     if status.st_mode & 0o022 and (is_last or not is_sticky):
-        raise FolderError(f"cache = {path}: users other than the daemon's may write to {at}: chmod go-w {at}")
+        advice = "name a new folder in it" if is_last and is_sticky else f"chmod go-w {at}"
+        raise FolderError(f"cache = {path}: users other than the daemon's may write to {at}: {advice}")
 
 
 def open_file(folder: int, name: str, shape: Shape, key: bytes) -> int:

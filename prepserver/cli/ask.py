@@ -8,6 +8,7 @@ from typing import Any
 
 from prepserver.cli import exits
 from prepserver.daemon import ask as daemon_ask
+from prepserver.daemon.runtime_dir import holder
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
 from prepserver.protocol.places import trusted_dirs
 
@@ -33,7 +34,11 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _
     except PermissionError as e:
         raise AskError(f"no permission to talk to the daemon in {path}", exits.NO_PERMISSION) from e
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
-        raise AskError(f"no daemon runs in {path}", exits.NO_DAEMON) from e
+        why = f"no daemon runs in {path}"
+        if pid := holder(path):
+            why = f"the daemon in {path} (pid {pid}) has no socket: it is about to end, or somebody has removed it. If "
+            why += f"it does not end, `kill {pid}` ends it"
+        raise AskError(why, exits.NO_DAEMON) from e
     except (TimeoutError, BlockingIOError) as e:  # no answer, or a full queue of connections
         raise AskError(f"the daemon in {path} did not answer within {answer_s:g} s", exits.FAILED) from e
     except (OSError, ValueError) as e:

@@ -25,8 +25,10 @@ _USUAL_BYTES = _ring_bytes(128, 224)
 """The smallest useful ring: two batches of 64 images of 224 by 224 pixels."""
 
 
-def doubts(settings: Settings) -> list[str]:
+def doubts(settings: Settings, held_bytes: int = 0) -> list[str]:
     """A sentence for each setting that may work, but probably not as intended.
+
+    A daemon that runs already holds `held_bytes` of its memory.
 
     Raises:
         ConfigError: A setting cannot work on this machine.
@@ -34,7 +36,7 @@ def doubts(settings: Settings) -> list[str]:
     if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
         raise ConfigError("--engine ray needs the package ray: pip install 'prepserver[ray]'")
     return [
-        *_of_memory(settings.memory_bytes),
+        *_of_memory(settings.memory_bytes, held_bytes),
         *_of_roots(settings.source_roots),
         *_of_cache(settings.cache_dir),
         *_of_folders("cache folder", "no job can have a cache there", settings.cache_folders),
@@ -42,9 +44,9 @@ def doubts(settings: Settings) -> list[str]:
     ]
 
 
-def _of_memory(memory_bytes: int) -> list[str]:
+def _of_memory(memory_bytes: int, held_bytes: int) -> list[str]:
     total, limit = machine_bytes()
-    free = machine_free_bytes()[0]
+    free = machine_free_bytes()[0] + held_bytes
     budget, said = memory_bytes, f"memory = {format_bytes(memory_bytes)}"
     if memory_bytes > total:
         raise ConfigError(f"{said} is more than {limit}: {format_bytes(total)}. Set --memory lower")
@@ -52,7 +54,8 @@ def _of_memory(memory_bytes: int) -> list[str]:
         budget, said = free // 2, f"memory = auto: {format_bytes(free // 2)}, half of what is free"
     elif memory_bytes < _LEAST_BYTES:
         raise ConfigError(
-            f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Add a unit: --memory 8G"
+            f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Give it with its unit, such "
+            "as --memory 8G"
         )
     if budget < _USUAL_BYTES:
         advice = "Set --memory higher" if memory_bytes else "Free memory, or set --memory"
@@ -80,7 +83,11 @@ def _of_roots(roots: tuple[str, ...]) -> list[str]:
 def _of_folders(what: str, effect: str, folders: tuple[str, ...]) -> list[str]:
     uid = os.geteuid()
     return [
-        f"uid {uid} cannot see {what} {each}: {effect} until it can" for each in folders if not os.path.exists(each)
+        f"{what} {each} is not a folder: {effect}"
+        if os.path.exists(each)
+        else f"uid {uid} cannot see {what} {each}: {effect} until it can"
+        for each in folders
+        if not os.path.isdir(each)
     ]
 
 

@@ -22,7 +22,7 @@ from prepserver.config import ConfigError, Settings, auto_most_workers, auto_wor
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.pool import PluginsChanged
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
-from prepserver.daemon.server import Daemon
+from prepserver.daemon.server import Daemon, Reread
 from prepserver.daemon.systemd import ActivationError, check_place, take_attach_socket
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.protocol.messages import AskStop
@@ -32,6 +32,7 @@ from prepserver.worker.launch import ZygoteError
 log = logging.getLogger("prepserver")
 
 _DETACHED_LOG = "daemon.log"
+_NO_GROUP = 2**32 - 1  # chown takes it for "no change"
 
 
 def start(arguments: argparse.Namespace) -> int:
@@ -39,9 +40,25 @@ def start(arguments: argparse.Namespace) -> int:
     if arguments.daemon and arguments.foreground:
         raise CommandError("--daemon and --foreground exclude each other", USAGE)
     try:
+        if arguments.daemon:
+            _need_no_folder(arguments)
         return _start(arguments)
     except tuple(_CODES) as e:
         raise CommandError(e, next(code for kind, code in _CODES.items() if isinstance(e, kind))) from e
+
+
+def _need_no_folder(arguments: argparse.Namespace) -> None:
+    """Makes paths absolute that are relative to the current folder, because a detached daemon leaves it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise CommandError("the current folder has been deleted: change to another one", USAGE) from None
+    for name in ("config", "cache_dir", "runtime_dir"):
+        if value := getattr(arguments, name):
+            setattr(arguments, name, type(value)(os.path.abspath(value)))
+    sys.path[:] = map(os.path.abspath, sys.path)
+    if places := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places.split(os.pathsep)))
 
 
 _CODES: dict[type[Exception], int] = {
@@ -58,9 +75,10 @@ _CODES: dict[type[Exception], int] = {
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    settings = load_settings(arguments.config, vars(arguments))
-    for doubt in doubts(settings):
-        sys.stderr.write(f"prepserver start: warning: {doubt}\n")
+    settings, doubtful = _settings(arguments)
+    if arguments.daemon:  # whose log has them, too
+        for doubt in doubtful:
+            sys.stderr.write(f"prepserver start: warning: {doubt}\n")
     passed = take_attach_socket(os.environ)
     group = _group(settings.socket_group)
     place = RuntimeDir(
@@ -70,27 +88,39 @@ def _start(arguments: argparse.Namespace) -> int:
     if passed is not None:
         check_place(passed, place.attach_socket)
     # With a terminal, SIGHUP means that the terminal is gone; without one, that the daemon reads its settings again.
-    reread = None if os.isatty(0) and not arguments.daemon else lambda: load_settings(arguments.config, vars(arguments))
-    serve = functools.partial(_serve, settings, place, Door(settings.socket_mode, group), passed, reread)
+    reread = None if os.isatty(0) and not arguments.daemon else functools.partial(_settings, arguments)
+    door = Door(settings.socket_mode, group)
+    serve = functools.partial(_serve, settings, doubtful, place, door, passed, reread)
     if arguments.daemon:
         return _detach(lambda ready: serve(None, ready), place)
     return serve(arguments.lifeline, lambda: None)
+
+
+def _settings(arguments: argparse.Namespace, held_bytes: int = 0) -> tuple[Settings, list[str]]:
+    """The settings, and what is doubtful about them; see `doubts`."""
+    settings = load_settings(arguments.config, vars(arguments))
+    return settings, doubts(settings, held_bytes)
 
 
 def _group(name: str) -> int | None:
     if not name:
         return None
     try:
-        return int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
+        number = int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:
         raise ConfigError(f"socket_group = {name!r}: this machine has no such group") from None
+    if number >= _NO_GROUP:
+        raise ConfigError(f"socket_group = {name}: must be below {_NO_GROUP}, or a name")
+    return number
 
 
 def _serve(
-    settings: Settings, place: RuntimeDir, door: Door, passed: socket.socket | None,
-    reread: Callable[[], Settings] | None, lifeline: int | None, ready: Callable[[], None],
+    settings: Settings, doubtful: list[str], place: RuntimeDir, door: Door, passed: socket.socket | None,
+    reread: Reread | None, lifeline: int | None, ready: Callable[[], None],
 ) -> int:  # fmt: skip
     log_to_stderr(settings.log_level, settings.log_format)
+    for doubt in doubtful:
+        log.warning("%s", doubt)
     with contextlib.closing(place):
         most_workers = (settings.workers or auto_most_workers()) + settings.remote_workers
         free_bytes = machine_free_bytes()[0] + (0 if place.is_ours else _held_bytes(place))
@@ -158,9 +188,11 @@ def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> in
         os.dup2(source, fd)
     os.close(out)
     os.close(null)
+    os.chdir("/")  # the folder of the command may be deleted or unmounted
 
     def ready() -> None:
-        os.write(ready_write, b"1")
+        with contextlib.suppress(BrokenPipeError):  # the command was interrupted meanwhile
+            os.write(ready_write, b"1")
         os.close(ready_write)
 
     return serve(ready)

@@ -117,10 +117,10 @@ class RuntimeDir:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(fd, 32).decode(errors="replace").strip()
+            pid = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
             raise AlreadyRunning(
-                f"a prepserver daemon (pid {holder or 'unknown'}) already runs in {self.path}. Use it "
+                f"a prepserver daemon (pid {pid or 'unknown'}) already runs in {self.path}. Use it "
                 "(`prepserver status`), stop it (`prepserver stop`), replace it (--replace), or choose another "
                 "--runtime-dir"
             ) from None
@@ -133,12 +133,20 @@ class RuntimeDir:
 
     def remove_attach_socket(self) -> None:
         """Hides the daemon from clients. If systemd made the socket, they wait in its queue for the next daemon."""
-        if self._attach_is_ours and self.is_ours:
+        if self._attach_is_ours and self._has_the_path():
             self.attach_socket.unlink(missing_ok=True)
 
     def _remove_sockets(self) -> None:
         self.remove_attach_socket()
-        self.line_socket.unlink(missing_ok=True)
+        if self._has_the_path():
+            self.line_socket.unlink(missing_ok=True)
+
+    def _has_the_path(self) -> bool:
+        """Whether the directory is still the one that this process has locked: somebody may have made another one."""
+        try:
+            return self.is_ours and os.path.samestat(os.fstat(self._lock), os.stat(self.path / "lock"))
+        except OSError:
+            return False
 
     def renew_pid(self) -> None:
         """Writes this process's pid into the lock file, if it holds the lock: a fork has detached it."""
@@ -158,7 +166,7 @@ class RuntimeDir:
         if not self.is_ours:
             return
         self._remove_sockets()
-        if self._is_private:
+        if self._is_private and self._has_the_path():
             with contextlib.suppress(OSError):
                 for name in ("lock", PRIVATE_LOG):
                     (self.path / name).unlink(missing_ok=True)
@@ -166,6 +174,19 @@ class RuntimeDir:
         os.truncate(self._lock, 0)
         os.close(self._lock)
         self._lock = -1
+
+
+def holder(path: Path) -> str:
+    """The pid of the process that has locked a runtime directory; empty if none has, or another user's."""
+    try:
+        with open(path / "lock") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read(32).strip()
+    except OSError:
+        pass
+    return ""
 
 
 def _first_usable() -> Path:
@@ -201,13 +222,15 @@ def _let_pass(path: Path, group: int | None) -> None:
 def _make(path: Path) -> Path:
     path = path.absolute()
     try:
-        path.mkdir(mode=0o700, parents=False, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
         # Another user may have put a link or a directory of this name under /tmp.
         info = path.lstat()
     except OSError as e:
         raise RuntimeDirError(f"runtime_dir = {path}: {e.strerror}") from e
     if not stat.S_ISDIR(info.st_mode):
-        raise RuntimeDirError(f"runtime_dir = {path} is not a directory")
+        what = "is a link: name the directory itself" if stat.S_ISLNK(info.st_mode) else "is not a directory"
+        raise RuntimeDirError(f"runtime_dir = {path} {what}")
     if info.st_uid != os.getuid():
         raise RuntimeDirError(f"runtime_dir = {path} belongs to uid {info.st_uid}, not to you (uid {os.getuid()})")
     if info.st_mode & 0o002:

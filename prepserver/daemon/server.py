@@ -61,6 +61,10 @@ KILL_S = 3.0
 """Longest time to end the processes after the drain."""
 
 
+Reread = Callable[[int], tuple[Settings, list[str]]]
+"""Reads the settings again, and says what is doubtful about them; it is given the memory that this daemon holds."""
+
+
 class Daemon:
     """A running daemon.
 
@@ -82,7 +86,7 @@ class Daemon:
     def __init__(
         self, settings: Settings, runtime_dir: RuntimeDir, *, workers: int, memory_bytes: int, cache_memory_bytes: int,
         cache_dir: Path, state_dir: Path, lifeline: int | None, door: Door, attach_socket: socket.socket | None,
-        reread: Callable[[], Settings] | None, most_clients: int,
+        reread: Reread | None, most_clients: int,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._dir = runtime_dir
@@ -235,16 +239,19 @@ class Daemon:
             elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 self.stop(signal.Signals(number).name)
 
-    def _reload(self, reread: Callable[[], Settings]) -> None:
+    def _reload(self, reread: Reread) -> None:
         self._notifier.send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         try:
-            reloaded = reload(self._settings, reread())
+            settings, doubtful = reread(self._rings.held_bytes + self._caches.memory_bytes)
+            reloaded = reload(self._settings, settings)
             most_clients = clients_allowed(
                 raise_limit(), (reloaded.settings.workers or auto_most_workers()) + reloaded.settings.remote_workers
             )
         except (ConfigError, DescriptorsShort) as e:
             log.error("reload: %s. Everything stays as it was", e)
         else:
+            for doubt in doubtful:
+                log.warning("reload: %s", doubt)
             self._settings = reloaded.settings
             self._access.settings = reloaded.settings
             if "log_level" in reloaded.now:

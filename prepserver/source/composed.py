@@ -78,7 +78,14 @@ class ComposedReader(Reader):
         paths = [str(each.path) for each in listed]
         digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(self._content))
         cache, wanted = IndexCache(cache_dir), {"digest": digest, "paths": paths}
-        known = next((each for each in cache.candidates(self.key) if wanted.items() <= each[1].meta.items()), None)
+        known = next(
+            (
+                each
+                for each in cache.candidates(self.key)
+                if wanted.items() <= each[1].meta.items() and "is_numbered" in each[1].meta  # not in 0.2
+            ),
+            None,
+        )
         if known is None:
             meta, sections = self._made(listed, self._opened(paths), Progress(report))
             path = cache.publish(self.key, digest, {**meta, **wanted}, sections)
@@ -104,7 +111,9 @@ class ComposedReader(Reader):
         self, listed: Sequence[IndexInfo], opened: Sequence[Source], progress: Progress
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
         sections = self._sections(opened, progress)
-        names, tables = unified([each.place for each in self.spec.sources], [each.classes() for each in opened])
+        numbered = [each.is_numbered for each in opened]
+        places = [each.place for each in self.spec.sources]
+        names, tables = unified(places, [each.classes() for each in opened], numbered)
         content = [each.content_digest for each in listed]
         numbers = [each.num_classes for each, table in zip(listed, tables, strict=True) if table is None]
         return {
@@ -112,6 +121,7 @@ class ComposedReader(Reader):
             "lengths": [each.n for each in listed],
             "classes": names,
             "tables": tables,
+            "is_numbered": any(numbered),
             "num_classes": max(len(names), *numbers, 0),
             "content_digest": _digest(_VERSION, self.spec.placeless(), content, _sha256(*sections.values())),
         }, sections
@@ -174,6 +184,7 @@ class ComposedSource(Source):
         self._sources, self._map, self._count = sources, places, len(places)
         self._classes: list[str] = listing.meta["classes"]
         self._tables: Tables = listing.meta["tables"]
+        self._is_numbered: bool = listing.meta.get("is_numbered", False)
         self._label = label_of(spec.columns)
         self.reads_ahead = any(each.reads_ahead for each in sources)
         self.computes = any(each.computes for each in sources)
@@ -183,6 +194,11 @@ class ComposedSource(Source):
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def is_numbered(self) -> bool:
+        """As `Source.is_numbered`."""
+        return self._is_numbered
 
     def read(self, index: int) -> Record:
         """As `Source.read`: one sample of one source is read."""
@@ -256,8 +272,10 @@ class ComposedSource(Source):
         return table[label]
 
 
-def unified(places: Sequence[str], classes: Sequence[list[str]]) -> tuple[list[str], Tables]:
+def unified(places: Sequence[str], classes: Sequence[list[str]], numbered: Sequence[bool]) -> tuple[list[str], Tables]:
     """Number classes by name over several sources, which messages call by their `places`.
+
+    `numbered` says of which sources some labels have no name.
 
     Returns:
         The names by common label, and for each source the common labels by its own; None where they are equal.
@@ -270,9 +288,9 @@ def unified(places: Sequence[str], classes: Sequence[list[str]]) -> tuple[list[s
     longest = max(classes, key=len)
     if all(each == longest[: len(each)] for each in classes):
         return longest, [None] * len(classes)
-    for place, each in zip(places, classes, strict=True):
-        if len(set(each)) != len(each) or not each:
-            why = "has two classes of one name" if each else "has numbers instead of names"
+    for place, each, is_numbered in zip(places, classes, numbered, strict=True):
+        if len(set(each)) != len(each) or is_numbered:
+            why = "has numbers instead of names" if is_numbered else "has two classes of one name"
             raise SourceError(
                 f"the sources name their classes differently, so labels are numbered by name; but {place} {why}"
             )

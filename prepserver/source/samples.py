@@ -85,6 +85,11 @@ class Source(Protocol):
         """Return the names of the classes by label; empty if labels are only numbers."""
         return list(self._classes)
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether some labels are only numbers, without a name."""
+        return not self.classes()
+
     def stamp(self, index: int) -> int:
         """Return a number that changes with the stored bytes of a sample; 0 if only a new listing shows changes.
 

@@ -20,6 +20,7 @@ import pytest
 from prepclient import Joining, PrepClient, Sharding, SyntheticImages
 from prepserver import __version__
 from prepserver.cli import exits
+from prepserver.daemon.runtime_dir import holder
 from tests.support import leaks
 from tests.support.clients import OPS, ClientError, ClientProcess
 from tests.support.server import Server, cli, environment
@@ -247,6 +248,53 @@ def test_a_detached_daemon_that_cannot_start_says_so(short_path: Path) -> None:
     assert "the daemon did not start: plug-in 'no_such_module' cannot be imported" in late.stderr
     assert f"(see {short_path}/run/daemon.log)" in late.stderr
     assert cli("status", "--runtime-dir", str(short_path / "run")).returncode == exits.NO_DAEMON
+
+
+def test_a_detached_daemon_needs_neither_its_folder_nor_its_command(short_path: Path) -> None:
+    """The command was killed before the daemon was ready, and named its configuration by a relative path."""
+    run, folder, config = short_path / "run", short_path / "here", short_path / "c.toml"
+    folder.mkdir()
+    config.write_text("workers = 1\n")
+    arguments = ["start", "-d", "--config", "../c.toml", "--runtime-dir", "../run", "--cache-dir", "../cache"]
+    command = subprocess.Popen([sys.executable, "-m", "prepserver.cli", *arguments], cwd=folder, env=environment())
+    wait_until(lambda: holder(run) not in ("", str(command.pid)))
+    command.kill()
+    command.wait()
+    where = ("--runtime-dir", str(run))
+    try:
+        wait_until(lambda: cli("status", *where).returncode == exits.OK)
+        folder.rmdir()
+        pid = json.loads(cli("status", "--json", *where).stdout)["pid"]
+        (zygote,) = leaks.children(pid)
+        os.kill(zygote, signal.SIGKILL)
+        config.write_text('workers = 1\nmemory = "64M"\n')
+        os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: "reloaded: memory" in (run / "daemon.log").read_text())
+        with PrepClient(SOURCE, OPS, batch_size=16, runtime_dir=run) as client:
+            assert len(list(client)) == 4
+    finally:
+        stopped = cli("stop", *where)
+    assert stopped.returncode == exits.OK
+
+
+def test_a_daemon_whose_socket_was_removed_is_named(server: Server) -> None:
+    pid, socket = server.status()["pid"], server.runtime_dir / "attach.sock"
+    socket.rename(server.runtime_dir / "elsewhere")
+    for command in ("status", "stop"):
+        done = cli(command, "--runtime-dir", str(server.runtime_dir))
+        assert done.returncode == exits.NO_DAEMON
+        assert f"(pid {pid}) has no socket" in done.stderr
+        assert f"`kill {pid}` ends it" in done.stderr
+    (server.runtime_dir / "elsewhere").rename(socket)
+
+
+@pytest.mark.parametrize("group", ["99999999999", "4294967295"])
+def test_a_group_that_cannot_be_is_named(short_path: Path, group: str) -> None:
+    (short_path / "c.toml").write_text(f"socket_group = {group}\n")
+    where = ("--runtime-dir", str(short_path / "run"), "--config", str(short_path / "c.toml"))
+    done = cli("start", "--workers", "1", *where)
+    assert done.returncode == exits.USAGE
+    assert f"socket_group = {group}: must be below 4294967295" in done.stderr
 
 
 def test_a_stopping_daemon_lets_a_job_finish_and_admits_no_other(new_server: NewServer, client_process: Start) -> None:

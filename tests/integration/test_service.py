@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import select
 import signal
 import socket
@@ -150,24 +151,28 @@ def test_sockets_for_another_process_are_left_alone() -> None:
 
 def test_a_reload_applies_settings_and_names_those_that_wait(service: ServiceManager) -> None:
     before = service.status()["memory"]["budget_bytes"]
-    service.config.write_text('memory = "64M"\nworkers = 3\nlog_level = "debug"\ndrain_s = 0.2\n')
+    text = 'memory = "64M"\nworkers = 3\nlog_level = "debug"\ndrain_s = 0.2\n[sources]\nroots = ["/no/such"]\n'
+    service.config.write_text(text)
     service.forget()
     service.process.send_signal(signal.SIGHUP)
     assert int(service.told("RELOADING")["MONOTONIC_USEC"]) > 0
     service.told("READY")
     assert before != service.status()["memory"]["budget_bytes"] == 64 << 20
     assert "reloaded: memory, log_level" in service.log()
+    assert "cannot see root /no/such" in service.log()
     assert len(service.status()["workers"]) == 1
 
 
-def test_a_reload_of_settings_that_cannot_be_changes_nothing(service: ServiceManager) -> None:
+@pytest.mark.parametrize("memory", ["lots", "1K", "900000G"])
+def test_a_reload_of_settings_that_cannot_be_changes_nothing(service: ServiceManager, memory: str) -> None:
+    """What `prepserver start` refuses on this machine is refused, too."""
     before = service.status()["memory"]["budget_bytes"]
-    service.config.write_text('memory = "lots"\n')
+    service.config.write_text(f'memory = "{memory}"\n')
     service.forget()
     service.process.send_signal(signal.SIGHUP)
     service.told("RELOADING")
     service.told("READY")
     assert service.status()["memory"]["budget_bytes"] == before
-    assert "memory = 'lots'" in service.log()
+    assert re.search(r"reload: .*memory = .*\. Everything stays as it was", service.log())
     with PrepClient(SOURCE, OPS, batch_size=16, runtime_dir=service.runtime_dir) as client:
         assert len(client) == 4

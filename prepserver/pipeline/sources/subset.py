@@ -39,7 +39,11 @@ class Subset(Composed):
         if sum(each is not None for each in (indices, fraction, file)) != 1:
             raise SpecError("indices", indices, "or fraction or file: exactly one of the three must be given")
         if indices is not None:
-            if not hasattr(indices, "__len__") or isinstance(indices, str | bytes) or not len(indices):
+            try:
+                is_list = not isinstance(indices, str | bytes) and len(indices) > 0
+            except TypeError:  # an array without dimensions has the method
+                is_list = False
+            if not is_list:
                 raise SpecError("indices", indices, "must be a list of indices")
             if len(indices) > MAX_INDICES:
                 reason = f"are more than {MAX_INDICES} indices: np.save() them and name the file by file="

@@ -73,6 +73,20 @@ def test_a_missing_folder_for_caches_or_plugins_is_named(tmp_path: Path) -> None
     assert f"cannot see plug-in folder {tmp_path}/none: " in plugin
 
 
+def test_a_file_is_no_folder_for_caches(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (said,) = doubts(Settings(memory_bytes=64 << 20, cache_folders=(f"{tmp_path}/file",)))
+    assert said == f"cache folder {tmp_path}/file is not a folder: no job can have a cache there"
+
+
+def test_memory_that_a_running_daemon_holds_is_there_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepserver.cli.doubts.machine_free_bytes", lambda: (50 << 20, ""))
+    settings = Settings(memory_bytes=64 << 20)
+    (said,) = doubts(settings)
+    assert "only 50.0 MiB is free now" in said
+    assert not doubts(settings, held_bytes=14 << 20)
+
+
 def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     (said,) = doubts(Settings(memory_bytes=64 << 20, source_roots=(str(tmp_path), str(tmp_path / "none"))))
     assert f"cannot see root {tmp_path}/none: " in said

@@ -153,6 +153,8 @@ def test_columns_that_differ_are_named() -> None:
         (lambda: Subset(A), "exactly one of the three"),
         (lambda: Subset(A, [1], 0.5), "exactly one of the three"),
         (lambda: Subset(A, []), "must be a list of indices"),
+        (lambda: Subset(A, np.array(3)), "must be a list of indices"),  # type: ignore[arg-type]
+        (lambda: Subset(A, list), "must be a list of indices"),  # type: ignore[arg-type]
         (lambda: Subset(A, list(range(1025))), "1025: are more than 1024 indices: .*by file="),
         (lambda: Subset(A, [-1]), "indices = -1"),
         (lambda: Subset(A, fraction=0), "must be above 0"),

@@ -50,7 +50,9 @@ from prepserver.source import (
     open_source,
     shards,
 )
+from prepserver.source.cache import IndexCache
 from prepserver.source.composed import drawn, unified
+from prepserver.source.container import Container
 from prepserver.source.maps import Interleaved, Woven
 from tests.support.leaks import descriptors
 
@@ -312,13 +314,30 @@ def test_labels_without_names_stay_as_they_are(home: Path, tmp_path: Path) -> No
     assert build_index(Concat([numbers, named]), home / "cache").num_classes == 8
     with pytest.raises(SourceError, match=r"name their classes differently.*numbers.txt has numbers instead of names"):
         build_index(Concat([numbers, named, leaf(home, 0)[0]]), home / "cache")
+    inner, other = Concat([numbers, named]), leaf(home, 0)[0]
+    for nested in (Concat([inner, other]), Concat([other, Take(inner, 2)]), Mix([Repeat(inner, 2), other], [1, 1])):
+        with pytest.raises(SourceError, match=r"has numbers instead of names"):
+            build_index(nested, home / "cache")
+
+
+def test_a_listing_of_an_earlier_release_is_made_anew(home: Path) -> None:
+    spec = Concat([leaf(home, 0)[0], leaf(home, 1)[0]])
+    old = build_index(spec, home / "cache")
+    cache = IndexCache(old.path.parent)
+    meta = {name: value for name, value in Container(old.path).meta.items() if name != "is_numbered"}
+    old.path.unlink()
+    cache.publish(meta["key"], old.digest, meta, {})
+    new = build_index(spec, home / "cache")
+    assert "is_numbered" in Container(new.path).meta
+    assert new.digest == old.digest
 
 
 def test_names_that_begin_alike_change_no_label() -> None:
-    assert unified("ab", [["x", "y"], ["x", "y", "z"]]) == (["x", "y", "z"], [None, None])
-    assert unified("ab", [["x", "y"], ["z", "x"]]) == (["x", "y", "z"], [None, [2, 0]])
+    no = (False, False)
+    assert unified("ab", [["x", "y"], ["x", "y", "z"]], no) == (["x", "y", "z"], [None, None])
+    assert unified("ab", [["x", "y"], ["z", "x"]], no) == (["x", "y", "z"], [None, [2, 0]])
     with pytest.raises(SourceError, match="but b has two classes of one name"):
-        unified("ab", [["x", "y"], ["y", "y"]])
+        unified("ab", [["x", "y"], ["y", "y"]], no)
 
 
 def test_a_sample_is_named_by_its_own_source(home: Path) -> None:
