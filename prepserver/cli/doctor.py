@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import resource
 import time
@@ -95,6 +96,8 @@ def _memfd() -> Finding:
             Mapping(fd, 0, _TRIAL_BYTES, writable=True).populate()
     except OSError as e:
         fix = "use a kernel, or a seccomp profile of the container, that allows memfd_create and its seals"
+        if e.errno == errno.EFBIG:
+            fix = "raise the limit on the size of files (ulimit -f; systemd: LimitFSIZE=)"
         return Finding("shared memory", "broken", f"cannot allocate {_TRIAL_BYTES >> 20} MiB: {e}", fix)
     return Finding("shared memory", "ok", text)
 

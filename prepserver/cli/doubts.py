@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 
 from prepserver.cli.state import state_dir_of
 from prepserver.config import ConfigError, Settings, format_bytes
@@ -37,6 +38,7 @@ def doubts(settings: Settings, held_bytes: int = 0) -> list[str]:
         raise ConfigError("--engine ray needs the package ray: pip install 'prepserver[ray]'")
     return [
         *_of_memory(settings.memory_bytes, held_bytes),
+        *_of_files(),
         *_of_roots(settings.source_roots),
         *_of_cache(settings.cache_dir),
         *_of_folders("cache folder", "no job can have a cache there", settings.cache_folders),
@@ -63,6 +65,14 @@ def _of_memory(memory_bytes: int, held_bytes: int) -> list[str]:
     if budget > free:
         return [f"{said}, but only {format_bytes(free)} is free now: jobs may be refused. Set --memory lower"]
     return []
+
+
+def _of_files() -> list[str]:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return []
+    effect = "a larger ring, cache or listing cannot be made"
+    return [f"files may have at most {limit} bytes: {effect}. Raise ulimit -f (LimitFSIZE= of the unit)"]
 
 
 def _of_roots(roots: tuple[str, ...]) -> list[str]:

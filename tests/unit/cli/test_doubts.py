@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -71,6 +72,13 @@ def test_a_missing_folder_for_caches_or_plugins_is_named(tmp_path: Path) -> None
     cache, plugin = doubts(Settings(memory_bytes=64 << 20, cache_folders=none, plugin_read=none))
     assert f"cannot see cache folder {tmp_path}/none: " in cache
     assert f"cannot see plug-in folder {tmp_path}/none: " in plugin
+
+
+def test_a_limit_on_the_size_of_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _limit: (20 << 10, 20 << 10))
+    (said,) = doubts(Settings(memory_bytes=64 << 20))
+    assert said.startswith("files may have at most 20480 bytes: ")
+    assert "LimitFSIZE=" in said
 
 
 def test_a_file_is_no_folder_for_caches(tmp_path: Path) -> None:

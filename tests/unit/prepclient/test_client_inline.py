@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -495,7 +496,8 @@ def test_a_damaged_listing_is_an_error_and_made_again(photos: str, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("field", "changed"),
-    [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}), ("prefetch", {"prefetch": 0}),
+    [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}),
+     ("fields", {"fields": np.array(["image", "label"])}), ("prefetch", {"prefetch": 0}),
      ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("connect_s", {"connect_s": -1}),
      ("device", {"device": "warp:9"}), ("normalize", {"normalize": ((0.5, 0.5), (1.0, 1.0))}),
      ("dtype", {"dtype": torch.int32}), ("views", {"views": 0}), ("views", {"views": 17}), ("views", {"views": "2"})],
