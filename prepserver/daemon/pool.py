@@ -383,14 +383,14 @@ class WorkerPool:
             self._vacate(seat, None, 0, stuck=False)
             return
         suspect = _suspect(stats)
-        crashed = seat.killed_s is not None or (status is not None and -status in _CRASHES)
+        strikes = CRASH_STRIKES if seat.killed_s is not None else strikes_of(status)
         level = logging.DEBUG if seat.retires and seat.blameless else logging.WARNING
         log.log(
             level, "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
             f", at {_words(suspect)}" if suspect is not None else "",
             " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
-        self._vacate(seat, suspect, CRASH_STRIKES if crashed else KILL_STRIKES, stuck=False)
+        self._vacate(seat, suspect, strikes, stuck=False)
 
     def _vacate(self, seat: Seat, suspect: Suspect | None, strikes: int, *, stuck: bool) -> None:
         child, now_s = seat.child, time.monotonic()
@@ -467,6 +467,15 @@ class WorkerPool:
 def _suspect(stats: WorkerStats) -> Suspect | None:
     index = None if stats.index == SEVERAL else stats.index
     return Suspect(index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
+
+
+def strikes_of(status: int | None) -> int:
+    """Strikes against the sample at which a worker ended with this status of an `Exited` message.
+
+    Who kills a worker from outside can give it no exit status: code that ran for the sample did.
+    """
+    crashed = status is not None and (status >= 0 or -status in _CRASHES)
+    return CRASH_STRIKES if crashed else KILL_STRIKES
 
 
 def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:
