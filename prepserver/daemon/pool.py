@@ -97,6 +97,7 @@ class WorkerPool:
         self._up: dict[int, Child] = {}  # workers that can take tasks
         self._stuck: dict[int, Child] = {}  # killed and replaced, but not ended
         self.listings = Listings(poll, self._spawn_indexer, cache_dir, time.monotonic)
+        self.died = 0  # workers that ended by themselves, or were killed, but not as planned
 
     def start(self, task_done: Callable[[int, work.Filled | work.Failed], None]) -> None:
         """Starts the zygote, which forks the workers. They come up as events, and report what they have done.
@@ -398,6 +399,7 @@ class WorkerPool:
         if seat.blameless:
             suspect, strikes = None, 0
         else:
+            self.died += 1
             young = died_young(now_s - seat.since_s, child.page.read().tasks, suspect)
             seat.failures = seat.failures + 1 if young else 0
         seat.due_s = now_s + (0.0 if seat.failures <= 1 else backoff_s(seat.failures - 1))
