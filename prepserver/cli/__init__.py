@@ -327,7 +327,8 @@ def _add_quarantine(commands: _Commands) -> None:
     p = _add(
         commands, "quarantine", "prepserver.cli.quarantine:quarantine", "list or clear samples that killed workers",
         "Lists the samples that are no longer tried because workers died on them, or clears them. A cleared sample is "
-        "tried again by the next job that opens its dataset while no other job reads it. Needs no daemon.",
+        "tried again by the next job that opens its dataset while no other job reads it: jobs that read it now go on "
+        "without the sample, and `prepserver status` lists it until they end. Needs no daemon.",
         cache_dir=_CACHE_DIR_HELP,
     )  # fmt: skip
     p.add_argument("--clear", metavar="PATH|INDEX", action="append", help="try this sample again; repeatable")

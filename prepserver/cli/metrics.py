@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import http.server
 import importlib.util
 import json
 import os
+import signal
 import socket
 import socketserver
 import stat
@@ -87,6 +89,7 @@ def metrics(arguments: argparse.Namespace) -> int:
         why = getattr(e, "strerror", None) or e
         raise exits.CommandError(f"--listen {arguments.listen}: {why}", exits.USAGE) from e
     with server:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.OK))  # so that the server removes its socket
         sys.stderr.write(f"prepserver metrics: serving /metrics and /health on {arguments.listen}\n")
         server.serve_forever()
     return exits.OK
@@ -143,19 +146,18 @@ class _Server(socketserver.TCPServer):
 
     def __init__(self, listen: str, state: _State) -> None:
         self.state = state
+        self._made: tuple[Path, os.stat_result] | None = None  # the socket's file
         host, found, port = listen.rpartition(":")
         if listen.startswith(UNIX):
             path = Path(listen.removeprefix(UNIX))
-            with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISSOCK(path.stat().st_mode):
-                    raise ValueError("exists and is not a socket: name a new path, such as unix:FOLDER/metrics.sock")
-                path.unlink()  # left by a process that was killed
+            _make_way(path)
             self.address_family = socket.AF_UNIX
             mask = os.umask(0o117)  # for owner and group
             try:
                 super().__init__(str(path), _Handler)  # type: ignore[arg-type]  # typeshed knows only TCP here
             finally:
                 os.umask(mask)
+            self._made = path, path.stat()
         elif found and port.isascii() and port.isdigit():
             host = host.strip("[]")
             self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -163,10 +165,33 @@ class _Server(socketserver.TCPServer):
         else:
             raise ValueError(f"needs HOST:PORT, such as 127.0.0.1:9477, or {UNIX}PATH")
 
+    def server_close(self) -> None:
+        super().server_close()
+        if self._made is not None:
+            path, made = self._made
+            with contextlib.suppress(OSError):
+                if os.path.samestat(path.stat(), made):  # somebody may have replaced it
+                    path.unlink()
+
     def handle_error(self, *peer: Any) -> None:
         """Ignores broken connections."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(*peer)
+
+
+def _make_way(path: Path) -> None:
+    """Removes a socket that a killed process has left there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise ValueError("exists and is not a socket: name a new path, such as unix:FOLDER/metrics.sock")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            code = probe.connect_ex(str(path))
+        if code in (0, errno.EAGAIN, errno.EPROTOTYPE):  # also with a full queue, or of another type
+            code = errno.EADDRINUSE
+        if code != errno.ECONNREFUSED:
+            raise OSError(code, os.strerror(code))
+        path.unlink()
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -97,6 +97,7 @@ class WorkerPool:
         self._up: dict[int, Child] = {}  # workers that can take tasks
         self._stuck: dict[int, Child] = {}  # killed and replaced, but not ended
         self.listings = Listings(poll, self._spawn_indexer, cache_dir, time.monotonic)
+        self.died = 0  # workers that ended by themselves, or were killed, but not as planned
 
     def start(self, task_done: Callable[[int, work.Filled | work.Failed], None]) -> None:
         """Starts the zygote, which forks the workers. They come up as events, and report what they have done.
@@ -383,14 +384,14 @@ class WorkerPool:
             self._vacate(seat, None, 0, stuck=False)
             return
         suspect = _suspect(stats)
-        crashed = seat.killed_s is not None or (status is not None and -status in _CRASHES)
+        strikes = CRASH_STRIKES if seat.killed_s is not None else strikes_of(status)
         level = logging.DEBUG if seat.retires and seat.blameless else logging.WARNING
         log.log(
             level, "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
             f", at {_words(suspect)}" if suspect is not None else "",
             " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
-        self._vacate(seat, suspect, CRASH_STRIKES if crashed else KILL_STRIKES, stuck=False)
+        self._vacate(seat, suspect, strikes, stuck=False)
 
     def _vacate(self, seat: Seat, suspect: Suspect | None, strikes: int, *, stuck: bool) -> None:
         child, now_s = seat.child, time.monotonic()
@@ -398,6 +399,7 @@ class WorkerPool:
         if seat.blameless:
             suspect, strikes = None, 0
         else:
+            self.died += 1
             young = died_young(now_s - seat.since_s, child.page.read().tasks, suspect)
             seat.failures = seat.failures + 1 if young else 0
         seat.due_s = now_s + (0.0 if seat.failures <= 1 else backoff_s(seat.failures - 1))
@@ -467,6 +469,15 @@ class WorkerPool:
 def _suspect(stats: WorkerStats) -> Suspect | None:
     index = None if stats.index == SEVERAL else stats.index
     return Suspect(index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
+
+
+def strikes_of(status: int | None) -> int:
+    """Strikes against the sample at which a worker ended with this status of an `Exited` message.
+
+    Who kills a worker from outside can give it no exit status: code that ran for the sample did.
+    """
+    crashed = status is not None and (status >= 0 or -status in _CRASHES)
+    return CRASH_STRIKES if crashed else KILL_STRIKES
 
 
 def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:

@@ -155,7 +155,7 @@ class Questions:
         except Refusal as e:
             self.clients.refuse(question.peer, e.code, str(e), e.field)
             return
-        known = tuple((entry.index, entry.pipeline) for entry in self.quarantine.of(listing.digest))
+        known = self._known_bad(listing.digest)
         rate, limits = self.life.rows_per_s(), self.access.limits
         self._asking[asker] = question
         try:
@@ -216,8 +216,11 @@ class Questions:
         )  # fmt: skip
 
     def _status(self, peer: Peer, since_ns: int | None) -> None:
-        data = json.dumps(self.life.snapshot(since_ns)).encode()
+        strikes = self.driver.coordinator.strikes
         try:
+            for source in {source for source, _ in strikes.quarantined}:
+                strikes.set_known(source, self._known_bad(source))  # some may have been cleared
+            data = json.dumps(self.life.snapshot(since_ns)).encode()
             fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
         except OSError as e:
             self.clients.refuse(peer, "busy", f"the state is not available now: {e}")
@@ -229,6 +232,9 @@ class Questions:
             self.clients.drop(peer)
         finally:
             os.close(fd)
+
+    def _known_bad(self, source: str) -> tuple[tuple[int, str], ...]:
+        return tuple((entry.index, entry.pipeline) for entry in self.quarantine.of(source))
 
     def _stop(self, peer: Peer, successor: bool) -> None:
         """Stops the daemon; at once if a successor takes its place."""

@@ -125,7 +125,7 @@ class Watch:
     def _counts(self) -> dict[Key, float]:
         table = self.coordinator.table
         found = self._stages.counts(table.streams, {lane for s in table.streams.values() for lane in s.lanes})
-        found["cores", 0] = cores.busy_s()
+        found |= {("cores", 0): cores.busy_s(), ("died", 0): float(self.pool.died)}
         now_ns = time.monotonic_ns()
         for seat in self.pool.seats:
             if seat.child is not None:
@@ -212,6 +212,7 @@ class Watch:
             in_epochs=1.0 if cursor.waits else min(1.0, whole),
             waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
             workers=len(seats),
+            workers_died=round((per_s(("died", 0), span_s) or 0.0) * min(span_s, self.rates.span_s(("died", 0)))),
             workers_busy=self._mean("busy", tickets, span_s),
             workers_run=self._mean("ran", tickets, span_s),
             workers_starved=self._mean("starved", tickets, span_s),

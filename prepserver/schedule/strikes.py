@@ -15,7 +15,7 @@ STRIKES_OUT = 6
 """A sample with this many strikes is not tried again. It loses its strikes when it is made after all."""
 
 CRASH_STRIKES = 3
-"""Strikes for a worker that crashed or took too long: the second one is no coincidence."""
+"""Strikes for a worker that crashed, exited or took too long: the second one is no coincidence."""
 
 KILL_STRIKES = 2
 """Strikes for a worker that was killed from outside, for example because the kernel ran out of memory."""
@@ -32,7 +32,7 @@ MOST_TOLD = 4096
 """Most quarantined samples in one message to a worker."""
 
 _WHY = {
-    CRASH_STRIKES: "workers crashed on it, or took longer than sample_timeout_s",
+    CRASH_STRIKES: "workers crashed on it, exited, or took longer than sample_timeout_s",
     KILL_STRIKES: "workers were killed during it, by the kernel for want of memory or by somebody",
 }
 

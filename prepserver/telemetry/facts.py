@@ -16,6 +16,7 @@ NOTICED = 0.05
 BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
 STARVED = 0.25  # a thread that has no core for this fraction of the time, while it could run, is a finding
 WAITS = 0.2  # a busy worker that needs a core for less of its time mostly waits for something else
+DYING = 3  # so many workers' deaths are no coincidence; one sample is quarantined after two or three
 _OFTEN = 0.25
 _MOST_TIMES = 4  # at most this many times the present workers are suggested at once
 
@@ -43,6 +44,7 @@ class Facts:
     # How often the job was seen waiting, by cause: ``workers``, ``job NAME``, ``ranks``, ``start``, ``stream ID``.
     waits_for: Mapping[str, float] = field(default_factory=dict)
     workers: int = 0
+    workers_died: int = 0  # workers that ended or were killed in that span, or in the last `rates.WINDOW_S` of it
     workers_busy: float = 0.0  # fraction of their time for which they make rows
     workers_run: float = 0.0  # fraction of their time for which they run on a core
     workers_starved: float = 0.0  # fraction of their time for which they are ready to run and get no core

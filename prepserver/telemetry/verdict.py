@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from prepserver.telemetry.facts import BUSY, NOTICED, STARVED, Facts, FullCache
+from prepserver.telemetry.facts import BUSY, DYING, NOTICED, STARVED, Facts, FullCache
+from prepserver.telemetry.rates import WINDOW_S
 
 Kind = Literal["not enough data", "healthy", "compute-bound", "data-bound", "copy-bound", "host-CPU-bound"]
 FINE: tuple[Kind, ...] = ("not enough data", "healthy", "compute-bound")
@@ -32,7 +33,7 @@ class Verdict:
 
     kind: Kind  # the verdict
     # What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``, ``joining``,
-    # ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
+    # ``dying workers``, ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
     causes: tuple[str, ...] = ()
     why: str = ""  # the evidence in figures
     next: str = ""  # what to do, with its expected effect; empty if there is nothing to do
@@ -131,6 +132,14 @@ def _waiting(facts: Facts) -> Verdict:
         )  # fmt: skip
     if facts.workers_busy >= BUSY or facts.workers_busy + facts.workers_starved >= BUSY:
         return _loading(facts, waits)
+    if facts.workers_died >= DYING:
+        return Verdict(
+            "data-bound", ("dying workers",),
+            f"{waits}, and {facts.workers_died} workers ended or were killed in the last "
+            f"{min(facts.span_s, WINDOW_S):.0f} s: other workers must make again what those had in hand",
+            "see the daemon's log, which says how each worker ended and at which sample, and `prepserver quarantine`; "
+            "then repair or remove these samples, or mend the op", lost,
+        )  # fmt: skip
     if facts.ring_rows < 3 * facts.round_rows:
         return Verdict(
             "data-bound", ("ring",),

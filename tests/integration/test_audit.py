@@ -420,7 +420,6 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
 
     client = client_process(server, tree, job="q2", **spec)
     rows = client.read()
-    client.ask("close")
     assert [index for index, _ in rows] == [12 if k == 11 else k for k in range(40)]
     done = cli("quarantine", "--json", *where(server))
     (entry,) = json.loads(done.stdout)
@@ -431,6 +430,9 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     assert cli("quarantine", "--clear", "nothing", *where(server)).returncode == exits.FAILED
     assert "sample 11" in cli("quarantine", "--clear", "11", *where(server)).stdout
     assert json.loads(cli("quarantine", "--json", *where(server)).stdout) == []
+    assert server.status()["quarantined"] == {digest: [11]}  # the job goes on without it
+    client.ask("close")
+    wait_until(lambda: server.status()["quarantined"] == {})
     await_logged(server)
     client = client_process(server, tree, job="q3", **spec)
     assert [index for index, _ in client.read()] == list(range(40))

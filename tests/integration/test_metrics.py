@@ -47,17 +47,17 @@ class Unix(http.client.HTTPConnection):
 
 
 @contextlib.contextmanager
-def serving(server: Server) -> Iterator[Path]:
-    path = server.home / "metrics.sock"
+def serving(path: Path, runtime_dir: Path) -> Iterator[None]:
     command = [*(sys.executable, "-m", "prepserver.cli", "metrics", "--listen", f"unix:{path}"),
-               *("--runtime-dir", str(server.runtime_dir))]  # fmt: skip
+               *("--runtime-dir", str(runtime_dir))]  # fmt: skip
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "serving /metrics" in process.stderr.readline()
         try:
-            yield path
+            yield
         finally:
             process.terminate()
+    assert process.returncode == exits.OK
 
 
 def get(path: Path, what: str, accept: str = "") -> tuple[int, str]:
@@ -78,7 +78,8 @@ def families(text: str) -> dict[str, list[Any]]:
 
 def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     with Server(workers=1, arguments=["--log-format", "json"]) as server:
-        with serving(server) as path:
+        path = server.home / "metrics.sock"
+        with serving(path, server.runtime_dir):
             with PrepClient(
                 SyntheticImages(64, (32, 32)), [CenterCrop(8)], batch_size=8, job='a "b"',
                 runtime_dir=server.runtime_dir,
@@ -124,6 +125,28 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
         said = [json.loads(line) for line in server.log().splitlines()]
         assert {each["level"] for each in said} <= {"info", "warning"}
         assert any("ready in" in each["message"] for each in said)
+
+
+def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, other = tmp_path / "metrics.sock", tmp_path / "attach.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    with serving(path, tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(str(other))
+        daemon.listen()
+        for taken in (path, other):
+            assert main(["metrics", "--listen", f"unix:{taken}"]) == exits.USAGE
+            assert capsys.readouterr().err == f"prepserver metrics: --listen unix:{taken}: Address already in use\n"
+        assert get(path, "/health")[0] == 503
+    assert not path.exists()
+
+
+def test_a_socket_that_has_replaced_ones_own_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.sock"
+    with serving(path, tmp_path):
+        path.rename(tmp_path / "old.sock")
+        path.touch()
+    assert path.exists()
 
 
 def check_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -176,6 +177,11 @@ def test_an_op_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: s
     with PrepClient(SOURCE, ops, on_error="mask", **spec) as client:
         valid = next(iter(client))[-1]
         assert valid.tolist() == [index != 5 for index in range(24)]
+    if how == "leaves":
+        kept = json.loads(cli("quarantine", "--json", "--runtime-dir", str(owned.runtime_dir)).stdout)
+        assert {each["reason"] for each in kept} == {
+            "workers crashed on it, exited, or took longer than sample_timeout_s"
+        }
 
 
 @pytest.mark.parametrize("how", ["raises", "crashes"])

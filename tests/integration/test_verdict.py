@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -88,6 +89,29 @@ def test_slow_stages_of_the_workers_are_named(owned: Server, read_s: float, ops:
             return one["kind"] == "data-bound" and set(one["causes"]) == named and "more worker" in one["next"]
 
         assert_judged(owned, train, until=are_named)
+
+
+def test_workers_that_are_killed_again_and_again_are_named(owned: Server) -> None:
+    """The loop, which waits while they hardly work, is not to blame."""
+    killer = threading.Thread(target=_kill, args=(owned, ended := threading.Event()))
+    with job(owned, "victim", numbers(SLOW_S, side=9), on_error="skip", timeout_s=600.0) as train:
+        killer.start()
+
+        def are_named(found: dict[str, dict[str, Any]]) -> bool:
+            return found["victim"]["causes"] == ["dying workers"] and "ended or were killed" in found["victim"]["why"]
+
+        try:
+            assert_judged(owned, train, until=are_named)
+        finally:
+            ended.set()
+            killer.join()
+
+
+def _kill(server: Server, ended: threading.Event) -> None:
+    while not ended.wait(0.3):
+        for pid in server.workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_slow_loop_is_no_matter_of_the_data(owned: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 
 from prepserver.config import Settings
 from prepserver.daemon.poll import Poll
-from prepserver.daemon.pool import PluginsChanged, WorkerPool, died_young
+from prepserver.daemon.pool import PluginsChanged, WorkerPool, died_young, strikes_of
 from prepserver.protocol import work
 from prepserver.schedule.records import Suspect
+from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
 
 
 def test_only_workers_that_cannot_work_are_waited_for() -> None:
@@ -23,6 +25,11 @@ def test_only_workers_that_cannot_work_are_waited_for() -> None:
     assert not died_young(100.0, 0, None)
     assert not died_young(1.0, 0, Suspect(5, lane=2))
     assert not died_young(1.0, 0, Suspect(None, lane=2))
+
+
+def test_a_worker_that_exits_has_crashed_and_was_not_killed() -> None:
+    assert [strikes_of(status) for status in (0, 3, 75, -signal.SIGSEGV)] == [CRASH_STRIKES] * 4
+    assert [strikes_of(status) for status in (None, -signal.SIGKILL, -signal.SIGTERM)] == [KILL_STRIKES] * 3
 
 
 def test_another_zygote_that_lacks_a_package_ends_the_daemon() -> None:
