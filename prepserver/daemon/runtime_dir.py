@@ -176,17 +176,19 @@ class RuntimeDir:
         self._lock = -1
 
 
-def holder(path: Path) -> str:
-    """The pid of the process that has locked a runtime directory; empty if none has, or another user's."""
-    try:
-        with open(path / "lock") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return file.read(32).strip()
-    except OSError:
-        pass
-    return ""
+def holder(path: Path) -> int | None:
+    """The process that has locked a runtime directory; None if no process of this user has.
+
+    It does not try the lock, which a daemon may be about to take.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        lock = path / "lock"
+        pid, status = int(lock.read_text()), lock.stat()
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), status):
+                    return pid
+    return None
 
 
 def _first_usable() -> Path:

@@ -257,7 +257,7 @@ def test_a_detached_daemon_needs_neither_its_folder_nor_its_command(short_path: 
     config.write_text("workers = 1\n")
     arguments = ["start", "-d", "--config", "../c.toml", "--runtime-dir", "../run", "--cache-dir", "../cache"]
     command = subprocess.Popen([sys.executable, "-m", "prepserver.cli", *arguments], cwd=folder, env=environment())
-    wait_until(lambda: holder(run) not in ("", str(command.pid)))
+    wait_until(lambda: holder(run) not in (None, command.pid))
     command.kill()
     command.wait()
     where = ("--runtime-dir", str(run))

@@ -77,8 +77,8 @@ def test_a_directory_that_was_made_anew_keeps_its_sockets(tmp_path: Path) -> Non
             path.touch()
         place.close()
         assert {path.name for path in newer.path.iterdir()} == {"attach.sock", "line.sock", "lock"}
-        assert holder(newer.path) == str(os.getpid())
-    assert holder(newer.path) == holder(tmp_path / "nowhere") == ""
+        assert holder(newer.path) == os.getpid()
+    assert holder(newer.path) is holder(tmp_path / "nowhere") is None
 
 
 def test_a_successor_touches_nothing_until_the_lock_is_its_own(tmp_path: Path) -> None:
