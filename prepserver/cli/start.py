@@ -88,7 +88,7 @@ def _start(arguments: argparse.Namespace) -> int:
     if passed is not None:
         check_place(passed, place.attach_socket)
     # With a terminal, SIGHUP means that the terminal is gone; without one, that the daemon reads its settings again.
-    reread = None if os.isatty(0) and not arguments.daemon else functools.partial(_settings, arguments)
+    reread = None if os.isatty(0) and not arguments.daemon else functools.partial(_reread, arguments)
     door = Door(settings.socket_mode, group)
     serve = functools.partial(_serve, settings, doubtful, place, door, passed, reread)
     if arguments.daemon:
@@ -100,6 +100,13 @@ def _settings(arguments: argparse.Namespace, held_bytes: int = 0) -> tuple[Setti
     """The settings, and what is doubtful about them; see `doubts`."""
     settings = load_settings(arguments.config, vars(arguments))
     return settings, doubts(settings, held_bytes)
+
+
+def _reread(arguments: argparse.Namespace, held_bytes: int) -> Settings:
+    settings, doubtful = _settings(arguments, held_bytes)
+    for doubt in doubtful:
+        log.warning("reload: %s", doubt)
+    return settings
 
 
 def _group(name: str) -> int | None:

@@ -60,9 +60,8 @@ _TICK_S = 0.2
 KILL_S = 3.0
 """Longest time to end the processes after the drain."""
 
-
-Reread = Callable[[int], tuple[Settings, list[str]]]
-"""Reads the settings again, and says what is doubtful about them; it is given the memory that this daemon holds."""
+Reread = Callable[[int], Settings]
+"""Reads the settings again; it is given the memory that this daemon holds."""
 
 
 class Daemon:
@@ -242,16 +241,13 @@ class Daemon:
     def _reload(self, reread: Reread) -> None:
         self._notifier.send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         try:
-            settings, doubtful = reread(self._rings.held_bytes + self._caches.memory_bytes)
-            reloaded = reload(self._settings, settings)
+            reloaded = reload(self._settings, reread(self._rings.held_bytes + self._caches.memory_bytes))
             most_clients = clients_allowed(
                 raise_limit(), (reloaded.settings.workers or auto_most_workers()) + reloaded.settings.remote_workers
             )
         except (ConfigError, DescriptorsShort) as e:
             log.error("reload: %s. Everything stays as it was", e)
         else:
-            for doubt in doubtful:
-                log.warning("reload: %s", doubt)
             self._settings = reloaded.settings
             self._access.settings = reloaded.settings
             if "log_level" in reloaded.now:

@@ -250,7 +250,7 @@ def test_a_detached_daemon_that_cannot_start_says_so(short_path: Path) -> None:
     assert cli("status", "--runtime-dir", str(short_path / "run")).returncode == exits.NO_DAEMON
 
 
-def test_a_detached_daemon_needs_neither_its_folder_nor_its_command(short_path: Path) -> None:
+def test_a_detached_daemon_needs_no_folder_and_no_command(short_path: Path) -> None:
     """The command was killed before the daemon was ready, and named its configuration by a relative path."""
     run, folder, config = short_path / "run", short_path / "here", short_path / "c.toml"
     folder.mkdir()
