@@ -43,7 +43,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error}. On a machine that has only torch: python tests/gpu/machine.py")
 
-_TESTS_S = 180.0
+_TESTS_S = 150.0
 _CHECK_S = 150.0  # the first one may have to read CUDA's libraries from a slow disk
 _LEAST_S = 45.0  # for `training`: fewer seconds measure nothing
 
@@ -97,17 +97,14 @@ def measure(run: Run) -> Figures:
             keep(name, partial(answer, command))
     if "training" in only:
         left_s = until_s - time.monotonic()
-        if left_s > _LEAST_S:
-            keep("training", lambda: trained(run, left_s))
-        else:
-            found["training"] = {"failed": "no time was left"}
+        keep("training", lambda: trained(run, left_s) if left_s > _LEAST_S else {"failed": "no time was left"})
     return {"found": found}
 
 
 def tests(report: Path) -> Facts:
     """How many tests of ``tests/gpu`` passed, failed and were skipped."""
     command = [
-        *(sys.executable, "-m", "pytest", "tests/gpu", "-v", "-p", "no:cacheprovider", "--timeout", "120"),
+        *(sys.executable, "-m", "pytest", "tests/gpu", "-v", "-p", "no:cacheprovider", "--timeout", "90"),
         *("-k", "not fake"),  # CI runs those on the fake device
         *("--durations", "5", "--junitxml", str(report), "--session-timeout", f"{_TESTS_S:g}"),
     ]

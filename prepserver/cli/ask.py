@@ -34,11 +34,14 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _
     except PermissionError as e:
         raise AskError(f"no permission to talk to the daemon in {path}", exits.NO_PERMISSION) from e
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
-        why = f"no daemon runs in {path}"
-        if pid := holder(path):
-            why = f"the daemon in {path} (pid {pid}) has no socket: it is about to end, or somebody has removed it. If "
-            why += f"it does not end, `kill {pid}` ends it"
-        raise AskError(why, exits.NO_DAEMON) from e
+        pid = holder(path)
+        if pid is None:
+            raise AskError(f"no daemon runs in {path}", exits.NO_DAEMON) from e
+        raise AskError(
+            f"the daemon in {path} (pid {pid}) does not listen: it is starting, or about to end, or somebody has "
+            f"removed its socket. If that lasts, `kill {pid}` ends it",
+            exits.NO_DAEMON,
+        ) from e
     except (TimeoutError, BlockingIOError) as e:  # no answer, or a full queue of connections
         raise AskError(f"the daemon in {path} did not answer within {answer_s:g} s", exits.FAILED) from e
     except (OSError, ValueError) as e:

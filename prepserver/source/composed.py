@@ -78,14 +78,12 @@ class ComposedReader(Reader):
         paths = [str(each.path) for each in listed]
         digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(self._content))
         cache, wanted = IndexCache(cache_dir), {"digest": digest, "paths": paths}
-        known = next(
-            (
-                each
-                for each in cache.candidates(self.key)
-                if wanted.items() <= each[1].meta.items() and "is_numbered" in each[1].meta  # not in 0.2
-            ),
-            None,
+        present = (
+            each
+            for each in cache.candidates(self.key)
+            if wanted.items() <= each[1].meta.items() and "is_numbered" in each[1].meta  # not in 0.2
         )
+        known = next(present, None)
         if known is None:
             meta, sections = self._made(listed, self._opened(paths), Progress(report))
             path = cache.publish(self.key, digest, {**meta, **wanted}, sections)
