@@ -7,7 +7,7 @@ Its stdin brings the configuration, a line of JSON; see `bench.harness.contender
   batch and when the batch came (CLOCK_MONOTONIC, the same clock for all processes), and which began an epoch. The
   loader lives until stdin says ``close`` or ends, because some contenders hang a job when another one leaves. Then it
   says ``closed``, and begins anew with the next configuration. With ``model`` in the configuration it trains that model
-  on ``device`` with each batch, always the same one, and says which part of the time it waited for rows.
+  on ``device`` with each batch, and says which part of the time it waited for rows.
 - ``service``: serves jobs. It says ``ready`` when it listens, and ends with its stdin.
 - ``writer``: writes the data in the contender's form, and says how many bytes all samples take, or ``null``.
 
