@@ -6,6 +6,7 @@ import gc
 import queue
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -221,13 +222,14 @@ def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(
 ) -> None:
     ops = [RandAugment(), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
     finish = Finish(normalize=(MEAN, STD), dtype=torch.float16, ops=ops, compile=is_fused)
+    on_cpu = replace(finish, compile=False)  # compiling it for the CPU as well would take a minute
     drawing = drawing_of(3, [LOOK], finish)
     assert drawing is not None
     for n in (17, 5):  # a short last batch
         rows = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8)
         small = {"label": torch.arange(n), "index": torch.arange(n)}
         drawn = drawing(0, 100, small)
-        want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows], drawn)
+        want = finished(Finisher(on_cpu, LOOK, torch.device("cpu")), [rows], drawn)
         caplog.clear()
         got = finished(Finisher(finish, LOOK, device), [rows.to(device)], drawn.to(device))
         assert "cannot fuse" not in caplog.text
