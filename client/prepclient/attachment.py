@@ -13,7 +13,7 @@ from typing import Any
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, Listing, Service, Start
-from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
+from prepclient.forks import check_copies, check_process, is_forked
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir, listens, places
 from prepclient.private import private_daemon, running_daemon
@@ -24,6 +24,7 @@ from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
 from prepclient.stages import Staging
 from prepclient.steps import Stage, Step
+from prepclient.threads import resume_threads, stop_threads
 
 log = logging.getLogger("prepclient")
 
@@ -270,7 +271,7 @@ class Attachment:
             self.start = self.place
             self.detach()
         self.come()  # needed after an error, too
-        threads = stop_threads()
+        threads = stop_threads() if is_forked() else 0
         try:
             step = self._step()
         except BaseException:  # no `finally`: an exception in it would keep this frame, and with it lent memory

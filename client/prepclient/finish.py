@@ -17,6 +17,7 @@ import torch
 from prepclient.batchops import BatchOps, Drawing, batch_ops, placed
 from prepclient.device_ops import DEVICE_OPS
 from prepclient.rowlook import Layout, RowLook
+from prepclient.threads import resume_threads, stop_threads
 from prepserver.pipeline.checks import items, mean_fits
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
@@ -29,10 +30,6 @@ from prepserver.pipeline.record import Record, RowField
 from prepserver.pipeline.spec import digest_of
 
 _CACHED_ELEMENTS = 1 << 18  # 1 MiB of float32, which fits into a core's cache
-
-_ALONE_BYTES = 2 << 20
-"""Copies up to this size take one thread: torch splits copies from 128 KiB on, and waits milliseconds for the last
-thread where cores are busy."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -225,11 +222,20 @@ class Finisher:
             planes = _planes(parts[0] if len(parts) == 1 else torch.cat(list(parts)), self._look.stored)
             self.ops.run(_planes(out, self._look.seen), planes, drawn, known, fused=self._compiles)
             return
+        threads = stop_threads() if self._device.type == "cpu" and not self.is_plain else 0
+        try:
+            self._fill(out, parts)
+        except BaseException:  # no `finally`, for the reason in `Attachment.step`
+            resume_threads(threads)
+            raise
+        resume_threads(threads)
+
+    def _fill(self, out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         begin = 0
         for part in parts:
             target = out[begin : begin + len(part)]
             begin += len(part)
-            if self.is_plain and self._device.type == "cpu" and part.nbytes <= _ALONE_BYTES:
+            if self.is_plain and self._device.type == "cpu":  # one thread, which torch would need to be told
                 np.copyto(self._look.back(target).numpy(), part.numpy())
             elif self._scale is None:
                 target.copy_(self._look.view(part))

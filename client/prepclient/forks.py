@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import torch
 from torch.utils.data import get_worker_info
 
 from prepclient.errors import ForkedClient
@@ -20,23 +19,9 @@ def _note() -> None:
 os.register_at_fork(after_in_child=_note)
 
 
-def stop_threads() -> int:
-    """Limits torch to one thread in a forked child; does nothing elsewhere.
-
-    Returns:
-        The argument for `resume_threads`.
-    """
-    if not _forked:
-        return 0
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    return threads
-
-
-def resume_threads(threads: int) -> None:
-    """Undoes `stop_threads`."""
-    if threads:
-        torch.set_num_threads(threads)
+def is_forked() -> bool:
+    """Whether this process is a fork of one that had imported this module."""
+    return _forked
 
 
 def check_process(pid: int) -> None:

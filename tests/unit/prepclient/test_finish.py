@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from prepserver.pipeline.kinds import Array
 from prepserver.pipeline.ops import RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from tests.support.finishing import finished
+from tests.support.server import environment
+from tests.support.waiting import PATIENCE_S
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CPU = torch.device("cpu")
@@ -121,11 +125,7 @@ def test_a_batch_in_parts_is_the_batch_in_one(cuts: list[int], wanted: torch.dty
     assert whole.stride() == pieces.stride()
 
 
-@pytest.mark.parametrize("alone_bytes", [0, 1 << 20])
-def test_nothing_asked_for_is_a_fresh_copy_with_the_stored_order(
-    alone_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prepclient.finish._ALONE_BYTES", alone_bytes)
+def test_nothing_asked_for_is_a_fresh_copy_with_the_stored_order() -> None:
     images = rows(3)
     finisher = Finisher(Finish(), RowLook((6, 7, 3)), CPU)
     got = finished(finisher, [images])
@@ -214,3 +214,52 @@ def test_images_in_small_groups_are_bitwise_the_whole_batch(
     want = values * scale if normalize is None else torch.addcmul(bias, values, scale)
     assert torch.equal(got, want.to(dtype))
     assert got.stride() == look.view(images).stride()
+
+
+_LARGE = """
+import os, sys
+import numpy as np, torch
+from prepclient.finish import Finish, Finisher
+from prepclient.rowlook import RowLook
+
+torch.set_num_threads(4)
+rows = torch.from_numpy(np.zeros((64, 128, 128, 3), np.uint8))  # torch would fill such a tensor with all its threads
+before = len(os.listdir("/proc/self/task"))
+for finish in (Finish(), Finish(normalize=((0.5,), (0.5,))), Finish(memory_format=torch.contiguous_format)):
+    finisher = Finisher(finish, RowLook((128, 128, 3)), torch.device("cpu"))
+    finisher.fill(finisher.empty(64), [rows])
+print(len(os.listdir("/proc/self/task")) - before, torch.get_num_threads())
+rows.to(torch.float32)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_large_batches_are_made_by_one_thread_and_torch_keeps_its_own() -> None:
+    """In a process of its own, in which torch has not started its threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LARGE],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    threads, torchs_threads, threads_of_torch_alone = map(int, done.stdout.split())
+    assert (threads, torchs_threads) == (0, 4)
+    assert threads_of_torch_alone > 0
+
+
+def test_an_interrupt_in_mid_batch_leaves_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        assert torch.get_num_threads() == 1
+        raise KeyboardInterrupt
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        monkeypatch.setattr(Finisher, "_compute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            finished(Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU), [rows(5)])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
