@@ -49,8 +49,6 @@ def job(module: Any, config: dict[str, Any], out: TextIO) -> None:
     while True:
         if prepare := getattr(module, "prepare", None):
             prepare(config)
-        if torch := sys.modules.get("torch"):  # not every contender uses it
-            torch.set_num_threads(1)
         if use is None or config.get("model") != model:
             use, model = None, config.get("model")  # the model before it frees its memory
             use = contender.training(config) if model else touch

@@ -234,8 +234,8 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
 
 
-def test_large_batches_are_made_by_one_thread_and_torch_keeps_its_own() -> None:
-    """In a process of its own, in which torch has not started its threads."""
+def test_large_batches_are_made_by_one_thread() -> None:
+    """In a process of its own, in which torch has not started its threads; it keeps their number."""
     done = subprocess.run(
         [sys.executable, "-c", _LARGE],
         env=environment(),
