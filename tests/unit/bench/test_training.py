@@ -69,8 +69,9 @@ def test_cells_without_time_left_are_named(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.count("Left out for lack of time: resnet18, 1 job(s), all of") == 3
 
 
-def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs keep their processes until one fails; another model, or more jobs, need no new ones."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of models on the CPU would wait for each other on busy cores
     run = Run(SimpleNamespace(smoke=False, workers=1), tmp_path)  # type: ignore[arg-type]
     cores = sorted(os.sched_getaffinity(0))
     job = partial(run.job, listed=tmp_path, device="cpu", batch=1)
