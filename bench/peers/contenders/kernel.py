@@ -52,4 +52,5 @@ class _Kernels:
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
+    torch.set_num_threads(1)  # as in each worker
     return _Kernels(config["batch"])
