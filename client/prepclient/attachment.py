@@ -24,7 +24,7 @@ from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
 from prepclient.stages import Staging
 from prepclient.steps import Stage, Step
-from prepclient.threads import resume_threads, stop_threads
+from prepclient.threads import in_one_thread
 
 log = logging.getLogger("prepclient")
 
@@ -271,14 +271,7 @@ class Attachment:
             self.start = self.place
             self.detach()
         self.come()  # needed after an error, too
-        threads = stop_threads() if is_forked() else 0
-        try:
-            step = self._step()
-        except BaseException:  # no `finally`: an exception in it would keep this frame, and with it lent memory
-            resume_threads(threads)
-            raise
-        resume_threads(threads)
-        return step
+        return in_one_thread(self._step) if is_forked() else self._step()
 
     def _step(self) -> Step:
         while True:

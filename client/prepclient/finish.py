@@ -17,7 +17,7 @@ import torch
 from prepclient.batchops import BatchOps, Drawing, batch_ops, placed
 from prepclient.device_ops import DEVICE_OPS
 from prepclient.rowlook import Layout, RowLook
-from prepclient.threads import resume_threads, stop_threads
+from prepclient.threads import in_one_thread
 from prepserver.pipeline.checks import items, mean_fits
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
@@ -222,20 +222,17 @@ class Finisher:
             planes = _planes(parts[0] if len(parts) == 1 else torch.cat(list(parts)), self._look.stored)
             self.ops.run(_planes(out, self._look.seen), planes, drawn, known, fused=self._compiles)
             return
-        threads = stop_threads() if self._device.type == "cpu" and not self.is_plain else 0
-        try:
+        if self._device.type == "cpu" and not self.is_plain:
+            in_one_thread(self._fill, out, parts)
+        else:
             self._fill(out, parts)
-        except BaseException:  # no `finally`, for the reason in `Attachment.step`
-            resume_threads(threads)
-            raise
-        resume_threads(threads)
 
     def _fill(self, out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         begin = 0
         for part in parts:
             target = out[begin : begin + len(part)]
             begin += len(part)
-            if self.is_plain and self._device.type == "cpu":  # one thread, which torch would need to be told
+            if self.is_plain and self._device.type == "cpu":  # numpy copies in one thread
                 np.copyto(self._look.back(target).numpy(), part.numpy())
             elif self._scale is None:
                 target.copy_(self._look.view(part))

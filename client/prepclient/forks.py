@@ -1,4 +1,4 @@
-"""Handles what fork breaks: a client's memory, and torch's thread pool, for which a child would wait forever."""
+"""Notices forks: a child has none of a client's memory, and would wait forever for torch's threads."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from prepclient.feed import Feed, Listing, Start, Until
 from prepclient.rows import DTYPES, Rows
 from prepclient.session import Session, Totals
 from prepclient.spec import Spec
+from prepclient.threads import in_one_thread
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.batches import batch_rows, check_start
@@ -94,7 +95,7 @@ class InlineFeed(Feed):
         batch = session.upcoming
         try:
             with torch.device("cpu"):
-                bad = self._maker.fill(batch.start, batch.stop, self._arrays)
+                bad = in_one_thread(self._maker.fill, batch.start, batch.stop, self._arrays)
         except inline.SourceError as e:
             raise SourceUnavailable(str(e)) from e
         except inline.LaneError as e:

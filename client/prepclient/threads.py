@@ -1,29 +1,31 @@
 """Keeps torch from splitting a computation on the CPU among threads.
 
 torch splits each one of more than 32768 elements, and waits, spinning, until the last thread is done. Beside workers
-that use all cores this takes several times the CPU time of one thread, and longer.
+that use all cores this takes longer than in one thread, and several times the CPU time.
 
-The numbers of threads that torch keeps are per thread, but for threads that use torch for the first time: they take the
-number set last. So the limit is for the time of a computation, not for that of a wait.
+torch keeps this limit per thread. But a thread that uses torch for the first time takes the limit that any thread has
+set last, and keeps it. So limit a computation, not a wait; a forked child alone is limited during all of `next()`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import torch
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-def stop_threads() -> int:
-    """Limits torch to one thread.
 
-    Returns:
-        The argument for `resume_threads`.
-    """
+def in_one_thread(do: Callable[P, T], /, *arguments: P.args, **more: P.kwargs) -> T:
+    """Calls `do` while torch is limited to one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    return threads
-
-
-def resume_threads(threads: int) -> None:
-    """Undoes `stop_threads`; does nothing for 0."""
-    if threads:
+    try:
+        found = do(*arguments, **more)
+    except BaseException:  # no `finally`: an exception in it would keep this frame, and with it lent memory
         torch.set_num_threads(threads)
+        raise
+    torch.set_num_threads(threads)
+    return found

@@ -235,7 +235,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 def test_large_batches_are_made_by_one_thread() -> None:
-    """In a process of its own, in which torch has not started its threads; it keeps their number."""
+    """In a process of its own, in which torch has not started its threads."""
     done = subprocess.run(
         [sys.executable, "-c", _LARGE],
         env=environment(),
