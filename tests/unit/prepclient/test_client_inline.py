@@ -29,9 +29,11 @@ from prepclient import (
     forks,
 )
 from prepclient.inline import InlineFeed
+from prepserver.inline import InlineMaker
 from tests.support.device_client import DeviceClient
 from tests.support.leaks import descriptors
 from tests.support.tiny_images import photo_tree
+from tests.support.torch_threads import interrupt_leaves_threads, interrupted
 
 N = 13
 
@@ -158,22 +160,16 @@ def test_an_iterator_that_has_ended_stays_ended(photos: str) -> None:
         assert list(ended) == []
 
 
-def test_an_error_in_a_forked_child_leaves_torch_its_threads(photos: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
-        assert torch.get_num_threads() == 1
-        raise KeyboardInterrupt
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with client(photos) as train, monkeypatch.context() as patch:
-            patch.setattr(forks, "_forked", True)
-            patch.setattr(InlineFeed, "wait", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                next(iter(train))
-            assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.parametrize(("forked", "where"), [(True, (InlineFeed, "wait")), (False, (InlineMaker, "fill"))])
+def test_an_interrupt_in_a_step_leaves_torch_its_threads(
+    photos: str, forked: bool, where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a step in a forked child, and elsewhere the making of rows, are limited to one thread."""
+    with client(photos) as train, monkeypatch.context() as patch:
+        patch.setattr(forks, "_forked", forked)
+        patch.setattr(*where, interrupted)
+        with interrupt_leaves_threads():
+            next(iter(train))
 
 
 def test_setting_the_next_epoch_changes_nothing(photos: str) -> None:

@@ -19,6 +19,7 @@ from prepserver.pipeline.ops import RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from tests.support.finishing import finished
 from tests.support.server import environment
+from tests.support.torch_threads import interrupt_leaves_threads, interrupted
 from tests.support.waiting import PATIENCE_S
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -250,16 +251,6 @@ def test_large_batches_are_made_by_one_thread() -> None:
 
 
 def test_an_interrupt_in_mid_batch_leaves_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
-        assert torch.get_num_threads() == 1
-        raise KeyboardInterrupt
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        monkeypatch.setattr(Finisher, "_compute", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            finished(Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU), [rows(5)])
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    monkeypatch.setattr(Finisher, "_compute", interrupted)
+    with interrupt_leaves_threads():
+        finished(Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU), [rows(5)])
