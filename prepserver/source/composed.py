@@ -184,7 +184,6 @@ class ComposedSource(Source):
         self._tables: Tables = listing.meta["tables"]
         self._is_numbered: bool = listing.meta.get("is_numbered", False)
         self._label = label_of(spec.columns)
-        self.reads_ahead = any(each.reads_ahead for each in sources)
         self.computes = any(each.computes for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
@@ -230,6 +229,11 @@ class ComposedSource(Source):
                 for name, each in into.items():
                     each[here] = rows[name]
         return True
+
+    @property
+    def reads_ahead(self) -> bool:
+        """As `Source.reads_ahead`: whether one of its sources does."""
+        return any(each.reads_ahead for each in self._sources)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         wanted: defaultdict[int, list[int]] = defaultdict(list)

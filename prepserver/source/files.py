@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import struct
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from prepserver.source.reader import ScanningReader
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source, file_stamp, read_regular_file, remote_bytes
 from prepserver.source.storage import remote
+from prepserver.source.storage.ahead import EarlyFiles, Pace
 
 MASKS = "mask_"
 """Begins the names of the sections that list masks."""
@@ -226,7 +228,8 @@ class FileSource(Listing):
         self._base, self._roots = _folder_of(meta["bases"][prefix]), roots
         has_masks = not prefix and MASKS in meta["bases"]
         self._masks = FileSource(container, spec, roots, MASKS) if has_masks else None
-        self.reads_ahead = bool(meta["urls"])
+        self._names_urls = bool(meta["urls"])
+        self._pace, self._early = Pace(), EarlyFiles(roots)
         self._age = hash((*meta["sizes"], *meta["mtimes_ns"]))  # of a list that names objects
 
     def read(self, index: int) -> Record:
@@ -247,14 +250,21 @@ class FileSource(Listing):
         row = self._rows[index]
         wanted = self._wanted(row)
         if wanted is None:
-            mine = file_stamp(os.stat(joined(self._base, self._path(row))))
+            mine = file_stamp(self._early.status(self._file(row)))
         else:  # as it was listed, because `read` refuses an object that has changed since
             mine = hash((wanted.size, wanted.version)) if self._has_versions else self._age
         return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
 
+    @property
+    def reads_ahead(self) -> bool:
+        return self._names_urls or self._pace.is_slow or (self._masks is not None and self._masks.reads_ahead)
+
     def prefetch(self, indices: Sequence[int]) -> None:
-        wanted = (self._wanted(self._rows[index]) for index in indices)
-        remote.link().want(each for each in wanted if each is not None)
+        rows = list(map(self._rows.__getitem__, indices))
+        if self._names_urls:
+            remote.link().want(wanted for row in rows if (wanted := self._wanted(row)) is not None)
+        if self._pace.is_slow:
+            self._early.open([self._file(row) for row in rows if self._wanted(row) is None])
         if self._masks is not None:
             self._masks.prefetch(indices)
 
@@ -262,17 +272,24 @@ class FileSource(Listing):
         wanted = self._wanted(row)
         if wanted is not None:
             return remote_bytes(wanted)
-        path = joined(self._base, self._path(row))
+        path, begun_ns = self._file(row), time.monotonic_ns()
         try:
-            return read_regular_file(path, roots=self._roots)
+            opened = self._early.take(path) if self._pace.is_slow else None
+            data = read_regular_file(path, roots=self._roots, opened=opened)
         except SampleError as error:
             if isinstance(error.__cause__, FileNotFoundError):  # perhaps the base is wrong, and names do not show it
                 raise SampleError(f"{error.reason}: {printable(os.fsdecode(path))}") from error.__cause__
             raise
+        if self._pace.note(len(data), time.monotonic_ns() - begun_ns):
+            self._early.close()
+        return data
+
+    def _file(self, row: tuple[int, ...]) -> bytes:
+        return joined(self._base, self._path(row))
 
     def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
         """Return the read of an object; None for a file."""
-        if not self.reads_ahead or not is_url(url := joined(self._base, self._path(row))):
+        if not self._names_urls or not is_url(url := self._file(row)):
             return None
         size, version = row[3:5] if self._has_versions else (-1, 0)
         return remote.Wanted(os.fsdecode(url), size=size, version=version)

@@ -165,7 +165,7 @@ class LinesSource(Source):
         self._files: list[str] = meta["files"]
         self._cells: list[list[int]] = meta["cells"]
         self._shards = open_shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
-        self.reads_ahead, self._stamp = self._shards.wants, self._shards.stamp
+        self._stamp = self._shards.stamp
         if "points" in meta:
             self._shards = self._gzipped(container)
         self._starts = [0, *accumulate(meta["lengths"])]  # of the files
@@ -176,6 +176,10 @@ class LinesSource(Source):
 
     def __len__(self) -> int:
         return len(self._begins)
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(each for each in map(self._place, indices) if each[2] <= MAX_ENCODED_BYTES)

@@ -143,7 +143,10 @@ class RangesSource(Listing):
         meta = container.meta
         self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
-        self.reads_ahead = self._shards.wants
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))

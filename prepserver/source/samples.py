@@ -34,7 +34,6 @@ points as an array, or as a pair of that array and the (height, width) of the up
 class Source(Protocol):
     """Encoded samples by index. Each worker opens it once and reads any index at any time."""
 
-    reads_ahead: bool = False  # whether `prefetch` has an effect
     computes: bool = False  # whether reading is mostly computing: the time for it then counts as making rows
     _classes: Sequence[str] = ()
     _stamp: int = 0
@@ -70,6 +69,11 @@ class Source(Protocol):
     def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the labels of the samples in [start, stop)."""
         return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `prefetch` has an effect at present."""
+        return False
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Begin to read samples that `read` will be asked for soon; do not wait. Called only if it `reads_ahead`."""
@@ -114,15 +118,19 @@ def file_stamp(status: os.stat_result) -> int:
     return hash((status.st_mtime_ns, status.st_size))
 
 
-def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots = ANYWHERE) -> bytes:
+def read_regular_file(
+    path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots = ANYWHERE, opened: int | None = None
+) -> bytes:
     """Return the whole content of a file that may turn out to be anything; about 18 us for a cached photo.
+
+    If it is `opened`, this descriptor is read, and closed.
 
     Raises:
         SampleError: Missing, not allowed, outside the roots, not a regular file, empty, too large, or an I/O error.
         OSError: The process has no descriptors or memory left.
     """
     try:
-        descriptor = open_below(roots, "the file", path)
+        descriptor = open_below(roots, "the file", path) if opened is None else opened
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):

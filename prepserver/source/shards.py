@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 from prepserver.source.samples import MAX_ENCODED_BYTES, NOT_THE_SAMPLE, OUTSIDE
 from prepserver.source.storage import remote
+from prepserver.source.storage.ahead import Pace, ask_for
 
 # Of all datasets in a process: its soft limit may be 1024 descriptors. 400 shards of 256 MiB are 100 GB.
 _OPEN_AT_MOST = 400
@@ -34,10 +36,9 @@ _RUNS_KEPT = 4096
 class Shards:
     """The shards of a dataset, with the size and the `File.version` of each when it was listed.
 
-    Without `versions`, only sizes are compared. Attribute `wants`: whether `want` has an effect.
+    Without `versions`, only sizes are compared.
     """
 
-    wants = False
     _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()
     """Descriptors by dataset and shard."""
 
@@ -46,6 +47,7 @@ class Shards:
     ) -> None:
         self._paths, self._sizes, self._roots, self._versions = paths, sizes, roots, versions
         self._maps: dict[int, mmap.mmap] = {}
+        self._pace = Pace()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
         """Read a range, which is shorter if the shard ends inside it.
@@ -54,8 +56,9 @@ class Shards:
             SampleError: The shard has changed, or cannot be read.
             OSError: The process has no descriptors or memory left.
         """
+        begun_ns = time.monotonic_ns()
         try:
-            return os.pread(self._descriptor(shard), length, offset)
+            data = os.pread(self._descriptor(shard), length, offset)
         except SampleError:
             raise
         except OutsideRootsError:
@@ -64,9 +67,19 @@ class Shards:
             if error.errno in NOT_THE_SAMPLE:
                 raise
             raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
+        self._pace.note(len(data), time.monotonic_ns() - begun_ns)
+        return data
+
+    @property
+    def wants(self) -> bool:
+        """Whether `want` has an effect at present."""
+        return self._pace.is_slow
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Begin reads (shard, offset, length) that `read` will be asked for soon."""
+        for shard, offset, length in ranges:
+            if length:
+                ask_for(self._descriptor(shard), offset, length)
 
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
         """Say whether `read` will not wait for a range."""
@@ -132,11 +145,13 @@ class Shards:
 class RemoteShards(Shards):
     """Shards that are objects on the network; each answer says whether its shard has changed."""
 
-    wants = True
-
     def __init__(self, *listed: Any) -> None:
         super().__init__(*listed)
         self._runs: OrderedDict[remote.Wanted, remote.Wanted] = OrderedDict()  # which request a range is a part of
+
+    @property
+    def wants(self) -> bool:
+        return True
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
         wanted = self._wanted(shard, offset, length)

@@ -32,7 +32,6 @@ class TableSource(LinesSource):
         self._columns = [(column, kind, isinstance(kind, Image | Mask)) for column, kind in spec.columns.items()]
         self._images = [place for place, (*_, is_image) in enumerate(self._columns) if is_image]
         self._follows = bool(self._images) and is_url(spec.root or self._files[0])
-        self.reads_ahead = self.reads_ahead or self._follows
         self._ahead: dict[int, tuple[int, int, int]] = {}  # places of lines whose images are still to be asked for
         self._taken: dict[int, tuple[int, list[Any]]] = {}  # file and values of lines whose images were asked for
 
@@ -56,6 +55,11 @@ class TableSource(LinesSource):
             except SampleError as error:
                 raise SampleError(f"its {column} {path}: {error.reason}") from error
         return record
+
+    @property
+    def reads_ahead(self) -> bool:
+        """As `Source.reads_ahead`."""
+        return super().reads_ahead or self._follows
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`: the lines, and the images that they name as soon as the lines have arrived."""

@@ -35,10 +35,13 @@ class Scenes(Source):
     def __init__(self, records: Sequence[Record], bad: Collection[int] = ()) -> None:
         self._records, self._bad = records, bad
         self.ahead: list[int] = []
-        self.reads_ahead = True
 
     def __len__(self) -> int:
         return len(self._records)
+
+    @property
+    def reads_ahead(self) -> bool:
+        return True
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self.ahead += indices

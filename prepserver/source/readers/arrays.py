@@ -94,10 +94,13 @@ class ArraySource(Source):
         self._label = next((name for name, kind in kinds.items() if isinstance(kind, Label)), "")
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
-        self.reads_ahead = self._shards.wants
 
     def __len__(self) -> int:
         return self._samples
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(

@@ -164,7 +164,10 @@ class PackedSource(Listing):
         self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
         self._shards = open_shards(_shard_paths(spec.folder, len(sizes)), sizes, roots)
-        self.reads_ahead = self._shards.wants
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(self.entry(index)[2:5] for index in indices)  # type: ignore[misc]  # three of them

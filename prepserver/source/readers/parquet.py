@@ -71,7 +71,6 @@ class _Rows(Source):
         self._classes: list[str] = meta["classes"]
         self._shards = open_shards(self._files, self._sizes, roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
-        self.reads_ahead = self._shards.wants
         self._ranges = container.rows("ranges", "Q" * 2 * meta["most"], 16 * meta["most"])
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
@@ -103,6 +102,10 @@ class _Rows(Source):
                 if not values[column].put(rows, target, here):
                     raise SampleError("reading the samples one by one finds which, and why")
         return True
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`: the row groups that are not decoded yet, and the ends of their files."""

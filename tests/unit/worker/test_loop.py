@@ -258,7 +258,7 @@ def test_an_end_of_file_ends_the_worker_in_peace(daemon: Daemon) -> None:
 def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a queued chunk, before the first row of it is made; once for each chunk."""
     said: list[tuple[str, int]] = []
-    monkeypatch.setattr(FileSource, "reads_ahead", property(lambda _self: True, lambda _self, _found: None))
+    monkeypatch.setattr(FileSource, "reads_ahead", property(lambda _self: True))
     monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(("begun", i) for i in indices))
     monkeypatch.setattr(StatsPage, "begin_sample", lambda _self, _position, index: said.append(("made", index)))
     daemon.add_stream()
@@ -273,7 +273,7 @@ def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatc
 def test_what_a_cache_holds_is_not_read_ahead(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """An object store would be asked in each epoch for what is never used."""
     said: list[int] = []
-    monkeypatch.setattr(FileSource, "reads_ahead", property(lambda _self: True, lambda _self, _found: None))
+    monkeypatch.setattr(FileSource, "reads_ahead", property(lambda _self: True))
     monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(indices))
     daemon.say(AddStream(0, daemon.spec.to_wire(), str(daemon.index.path), "none", 3, listing="me"))
     lane, cache = Lane(tiny_pipeline(), 2 * N), Cache(N)

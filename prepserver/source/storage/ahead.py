@@ -1,0 +1,145 @@
+"""Files of this machine that are slow to read are opened and brought into memory before they are needed.
+
+A network file system takes milliseconds to open a file and as long to read it; a disk takes a part of one, if the
+dataset is larger than the memory. While reads take so long, threads open the files of the next chunk, and the kernel
+reads them, while the worker decodes. While they do not, nothing is opened early, because a thread would cost more time
+than it saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from prepserver.source.roots import OutsideRootsError, Roots, open_below
+from prepserver.source.storage.threads import Call, Threads
+
+_JUDGED = 64
+"""Reads that are judged together: they are slow if a quarter of them is."""
+
+_LASTING = 128 * _JUDGED
+"""Reads until they are judged again. Bytes that were asked for early come fast, so they are judged without."""
+
+_SLOW_NS = 200_000
+"""A slow read takes longer than this, and 1 ns more for each byte. From memory, a photo takes a fifth of it."""
+
+_AT_ONCE = 16
+"""Files that a process opens at once."""
+
+_MOST_OPEN = 64
+"""Files of one chunk that are opened early: more descriptors could be too many."""
+
+
+class Pace:
+    """Whether the reads of a dataset are slow. Attribute `is_slow`: whether they should begin early."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self._slow, self._left = 0, _JUDGED
+
+    def note(self, nbytes: int, took_ns: int) -> bool:
+        """Count a read; return whether that was the time to judge."""
+        self._slow += took_ns > _SLOW_NS + nbytes
+        self._left -= 1
+        if self._left:
+            return False
+        self.is_slow = not self.is_slow and self._slow >= _JUDGED // 4
+        self._slow, self._left = 0, _LASTING if self.is_slow else _JUDGED
+        return True
+
+
+def ask_for(descriptor: int, offset: int, length: int) -> None:
+    """Have a range of a file brought into memory, a length of 0 to its end; do not wait. Raises `OSError`."""
+    os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+
+
+class EarlyFiles:
+    """Files that are opened early, by path; one owner thread.
+
+    Each is taken once. What nobody takes, perhaps because another worker got its chunk, is closed at the next but one
+    `open`.
+    """
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots, self._pid = roots, os.getpid()
+        self._now: dict[bytes, Call[int]] = {}
+        self._before: dict[bytes, Call[int]] = {}
+
+    def open(self, paths: Sequence[bytes]) -> None:
+        """Begin to open files; raises `OSError` if no thread can be started."""
+        self._forget_in_fork()
+        _close(self._before)
+        self._before, self._now = self._now, {}
+        for path in dict.fromkeys(paths[:_MOST_OPEN]):
+            self._now[path] = _threads().begin(partial(_opened, path, self._roots))
+
+    def take(self, path: bytes) -> int | None:
+        """Return the descriptor of a file that was opened early, and give it away; None if there is none."""
+        descriptor = self._descriptor(path)
+        self._now.pop(path, None)
+        self._before.pop(path, None)
+        return descriptor
+
+    def status(self, path: bytes) -> os.stat_result:
+        """Return the status of what `take` will return, so that the two agree; raises `OSError`."""
+        descriptor = self._descriptor(path)
+        return os.stat(path if descriptor is None else descriptor)
+
+    def _descriptor(self, path: bytes) -> int | None:
+        self._forget_in_fork()
+        call = self._now.get(path) or self._before.get(path)
+        descriptor = None if call is None else call.wait(-1)
+        return None if descriptor == -1 else descriptor
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        self._forget_in_fork()
+        _close(self._now)
+        _close(self._before)
+
+    def _forget_in_fork(self) -> None:
+        if self._pid != os.getpid():  # a fork has no threads, so it would wait for ever
+            self._now, self._before, self._pid = {}, {}, os.getpid()
+
+    def __del__(self) -> None:
+        self.close()  # sources have no `close`: one lives as long as its worker, or as the client's iterator
+
+
+def _opened(path: bytes, roots: Roots) -> int:
+    """Return the descriptor of a file whose bytes are on their way, -1 if it cannot be opened: reading it says why."""
+    try:
+        descriptor = open_below(roots, "the file", path)
+    except (OSError, OutsideRootsError):
+        return -1
+    with contextlib.suppress(OSError):  # it is a pipe, for one
+        ask_for(descriptor, 0, 0)
+    return descriptor
+
+
+def _close(calls: dict[bytes, Call[int]]) -> None:
+    while calls:
+        _, call = calls.popitem()
+        if call.answer is None:
+            _threads().begin(partial(_close_one, call))  # which begins after the call that it waits for
+        else:
+            _close_one(call)
+
+
+def _close_one(call: Call[int]) -> bool:
+    descriptor = call.wait(-1)
+    if descriptor is not None and descriptor >= 0:
+        os.close(descriptor)
+    return True
+
+
+_started: tuple[int, Threads] | None = None
+"""The threads of this process, and its number: a fork has none of them."""
+
+
+def _threads() -> Threads:
+    global _started  # a process has one page cache
+    if _started is None or _started[0] != os.getpid():
+        _started = os.getpid(), Threads(_AT_ONCE)
+    return _started[1]
