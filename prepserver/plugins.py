@@ -41,6 +41,12 @@ class Loaded(NamedTuple):
     code: str  # digest of its code
     origin: str  # its distribution and file, for the log
     value: Any  # a function that makes a Dataset or computes an op
+    module: str = ""
+    compiled: object = None  # its compiled code, if it is a function
+
+    def is_same(self, value: Any) -> bool:
+        """Whether `value` is still this plug-in: a notebook reloads modules, or has new code put into functions."""
+        return self.value is value and self.compiled is getattr(value, "__code__", None)
 
 
 _loaded: dict[tuple[Role, str], Loaded] = {}
@@ -68,11 +74,13 @@ def load(names: Sequence[str]) -> list[Loaded]:
                 f"plug-in {name!r} is not a valid {role}: it must be callable, with a name of 1 to {MAX_NAME_CHARS} "
                 "characters"
             )
-        if (there := _loaded.get((role, name))) is not None and there.value is not value:
+        there = _loaded.get((role, name))
+        if there is not None and there.module != module.__name__ and there.value is not value:
             raise PluginError(f"two {role} plug-ins have the name {name!r}: {there.origin} and {module.__name__}")
-        if there is None:
+        if there is None or not there.is_same(value):
             code, origin = digests.get(module.__name__) or digests.setdefault(module.__name__, _code_of(module))
-            _loaded[role, name] = Loaded(role, name, code, origin, value)
+            compiled = getattr(value, "__code__", None)
+            _loaded[role, name] = Loaded(role, name, code, origin, value, module.__name__, compiled)
     if len(_loaded) > MAX_PLUGINS:
         raise PluginError(
             f"{len(_loaded)} plug-ins are more than {MAX_PLUGINS}: name only those you need, as module:object"
@@ -135,8 +143,8 @@ def _imported(name: str, module: str) -> ModuleType:
     try:
         if module.partition(".")[0] == "__main__":
             raise ImportError(
-                "workers cannot import from a notebook, and from a script only by its module name: 'train:Data' for "
-                "Data in train.py"
+                "what a notebook defines has no file to import: write the cell to one (%%writefile my_ops.py) and name "
+                "that module; in a script, name the script's module: 'train:Data' for Data in train.py"
             )
         return importlib.import_module(module)
     except (Exception, SystemExit) as e:  # noqa: BLE001 - this runs the operator's code

@@ -12,7 +12,7 @@ from typing import Any
 
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
-from prepclient.feed import Feed, Listing, Service, Start
+from prepclient.feed import Feed, Listing, Service, Start, free_closed_rings
 from prepclient.forks import check_copies, check_process, is_forked
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir, listens, places
@@ -190,6 +190,7 @@ class Attachment:
 
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
+        free_closed_rings()
         service, map_rows = self.service, self._staging.map_rows()
         with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
             if service.inline:

@@ -6,6 +6,8 @@ until the session's next batch is ready, and takes rows back.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -138,3 +140,18 @@ class Feed:
     def close(self) -> None:
         """Ends the feed. Idempotent."""
         self.rows.close()
+        _closed.add(self.rows)
+
+
+_closed: weakref.WeakSet[RingChain] = weakref.WeakSet()
+"""Rings of closed feeds that something still refers to."""
+
+
+def free_closed_rings() -> None:
+    """Frees the rings of closed feeds that are garbage in cycles: each counts as the daemon's memory.
+
+    The traceback of an interrupted notebook cell is such a cycle. Without one, rings are freed when their feed is.
+    """
+    if _closed:
+        _closed.clear()  # once for each: others may still use it
+        gc.collect()

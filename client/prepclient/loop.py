@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from prepclient.turns import Turn, Turns
 
 log = logging.getLogger("prepclient")
 
+_inline_is_slow = threading.Event()  # this process was told so; once is enough
 _JUDGE_AFTER_NS = 2_500_000_000  # before that too little is known; epochs may be very short
 
 
@@ -173,6 +175,10 @@ class Loop:
             self._judge_ns = now_ns + _JUDGE_AFTER_NS
             return
         self._judge_ns = None
+        if "inline" in verdict["causes"]:
+            if _inline_is_slow.is_set():  # a notebook's cell makes a client each time it runs
+                return
+            _inline_is_slow.set()
         log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
 
     def _warn_of_absent_ranks(self) -> None:
@@ -192,9 +198,16 @@ class Loop:
     def progress(self, begin: Callable[[], Iterator[Any]], epochs: int) -> Iterator[Any]:
         """Yields all batches of some epochs, which `begin` begins, and shows a bar; see `PrepClient.progress`."""
         started_s, had = time.monotonic(), self.totals
+        # In a notebook, rich would draw with ipywidgets, or nothing without them, and would take over stdout: what a
+        # loop prints without a newline then recurses until Python gives up. So there the bar is text, as tqdm's.
+        in_notebook = Console().is_jupyter
+        console = Console(stderr=True, force_jupyter=False, force_terminal=in_notebook or None)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                    TextColumn("{task.fields[speed]}"))  # fmt: skip
-        with Progress(*columns, console=Console(stderr=True)) as bar:
+        with Progress(
+            *columns, console=console, redirect_stdout=not in_notebook, redirect_stderr=not in_notebook,
+            refresh_per_second=2 if in_notebook else 10,
+        ) as bar:  # fmt: skip
             task = bar.add_task("", total=None, speed="")
             for number in range(1, epochs + 1):
                 batches: Any = begin()

@@ -115,6 +115,7 @@ def check_cache(cache: object, pipeline: Pipeline) -> str:
 def _job_name(world_size: int) -> str:
     if world_size == 1:
         script = "".join(c if c.isprintable() else "_" for c in os.path.basename(sys.argv[0]))
+        script = "notebook" if script == "ipykernel_launcher.py" else script
         return f"{script or 'python'}-{os.getpid()}"
     env = os.environ
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):

@@ -116,8 +116,9 @@ def _waiting(facts: Facts) -> Verdict:
         return Verdict(
             "data-bound", (cause,),
             f"{waits}: {cause} shares the stream, is slower, and its unread rows fill the ring",
-            f'pass joining=Joining(lag="detach") in job {name}: it then reads a separate stream, so rows are made '
-            f"twice, and this job could get {_up_to(facts, alone)}", lost,
+            f'close the client of job {name} if it is no longer used, such as one of an earlier notebook cell; or pass '
+            f'joining=Joining(lag="detach") in that job: it then reads a separate stream, so rows are made twice, and '
+            f"this job could get {_up_to(facts, alone)}", lost,
         )  # fmt: skip
     if cause == "ranks":
         return Verdict(

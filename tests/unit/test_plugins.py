@@ -74,7 +74,7 @@ def test_a_module_lists_its_plugins_and_objects_are_told_apart(module: Callable[
         ("", "broken:x", "module broken has no x"),
         ("x = 3", "broken:x", "'x' is not a valid op: it must be callable"),
         ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "with a name of 1 to 64"),
-        ("", "__main__:x", "from a script only by its module name"),
+        ("", "__main__:x", "what a notebook defines has no file to import"),
         ("", "nowhere_at_all", "No module named 'nowhere_at_all'"),
         ("", ".relative", "TypeError"),
         ("prepserver_ops = {str(n): print for n in range(65)}", "broken", "65 plug-ins are more than 64"),
@@ -98,6 +98,29 @@ def test_two_plugins_have_two_names(module: Callable[[str, str], None]) -> None:
     module("two", "def x(): ...\n")
     with pytest.raises(PluginError, match=r"two op plug-ins have the name 'x': .*one\.py and two"):
         plugins.load(["one:x", "two:x"])
+
+
+def test_a_reloaded_module_takes_the_place_of_the_old_one(module: Callable[[str, str], None]) -> None:
+    """As a notebook does it."""
+    module("again", "def x(): return 1\n")
+    (old,) = plugins.load(["again:x"])
+    module("again", "def x(): return 22\n")
+    reloaded = importlib.reload(importlib.import_module("again"))
+    (new,) = plugins.load(["again:x"])
+    assert new.code != old.code
+    assert plugins.find("op", "x", new.code) is reloaded.x
+    assert plugins.load(["again:x"]) == [new]
+
+
+def test_new_code_in_a_function_changes_the_digest(module: Callable[[str, str], None]) -> None:
+    """IPython's autoreload puts it into the function that is there."""
+    module("patched", "def x(): return 1\n")
+    (old,) = plugins.load(["patched:x"])
+    module("patched", "def x(): return 333\n")
+    old.value.__code__ = compile("lambda: 333", "patched.py", "eval").co_consts[0]
+    (new,) = plugins.load(["patched:x"])
+    assert new.value() == 333
+    assert new.code != old.code
 
 
 def test_the_digest_covers_what_is_imported_of_the_package(

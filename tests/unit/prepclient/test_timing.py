@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +53,10 @@ def test_one_rank_of_a_job_logs_the_verdict(
     rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("prepclient.loop._JUDGE_AFTER_NS", 0)
-    verdict = {"kind": "data-bound", "verdict": "data-bound (read)", "why": "slow", "next": "pack", "is_fine": False}
+    verdict = {
+        "kind": "data-bound", "causes": ["read"], "verdict": "data-bound (read)", "why": "slow", "next": "pack",
+        "is_fine": False,
+    }  # fmt: skip
     monkeypatch.setattr(InlineFeed, "about_job", lambda *_: {"verdict": verdict})
     with caplog.at_level("INFO", "prepclient"), inline(job="a", sharding=Sharding(rank=rank, world_size=2)) as train:
         for _ in range(2):
@@ -121,6 +128,72 @@ def test_progress_gives_all_batches_and_shows_totals(capfd: pytest.CaptureFixtur
         for wrong in (0, "many"):
             with pytest.raises(InvalidSpec, match="epochs"):
                 train.progress(wrong)  # type: ignore[arg-type]
+
+
+def test_a_process_is_told_once_that_inline_is_slow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by each client: a notebook's cell makes one each time it runs."""
+    monkeypatch.setattr("prepclient.loop._JUDGE_AFTER_NS", 0)
+    monkeypatch.setattr("prepclient.loop._inline_is_slow", threading.Event())
+    verdict = {"kind": "data-bound", "causes": ["inline"], "verdict": "data-bound (inline)", "is_fine": False}
+    monkeypatch.setattr(InlineFeed, "about_job", lambda *_: {"verdict": {**verdict, "why": "slow", "next": "workers"}})
+    for _ in range(3):
+        with inline() as train:
+            list(train)
+            list(train)
+    assert [record.getMessage().split(".")[0] for record in caplog.records] == ["Verdict: data-bound (inline)"]
+
+
+def test_the_bar_of_a_notebook_leaves_stdout_alone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What rich puts in its place there recurses when a loop prints a part of a line, and stays after a `break`."""
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr("builtins.get_ipython", lambda: shell, raising=False)  # as rich recognizes a notebook
+    out, err = sys.stdout, sys.stderr
+    with inline() as train:
+        bar = train.progress(1)
+        for _ in bar:
+            assert (sys.stdout, sys.stderr) == (out, err)
+            sys.stdout.write(".")
+            sys.stdout.flush()
+            break
+        assert (sys.stdout, sys.stderr) == (out, err)
+        assert len(list(bar)) == 2
+    found = capfd.readouterr()
+    assert found.out == "."
+    assert "epoch 1/1" in found.err
+    assert "3/3" in found.err
+
+
+def test_rings_in_the_traceback_of_a_cell_are_freed() -> None:
+    """IPython keeps the traceback of an interrupted cell in a cycle. Its ring would count until Python's next gc."""
+
+    class Cell:
+        traceback: Any = None
+
+    rings: list[weakref.ref[Any]] = []
+    gc.disable()
+    try:
+        with inline() as train:
+            for epoch in range(1, 4):
+                cell = Cell()
+                try:
+                    for _ in train:
+                        rings.append(weakref.ref(train._attachment.feed.rows))  # type: ignore[union-attr]
+                        raise KeyboardInterrupt
+                except KeyboardInterrupt as error:
+                    feed = train._attachment.feed
+                    cell.traceback = error, cell, feed
+                    del feed
+                train.set_epoch(epoch)  # detaches
+                del cell
+            assert [ring() is None for ring in rings] == [True, True, False]
+            next(iter(train))
+            assert [ring() is None for ring in rings] == [True, True, True]
+    finally:
+        gc.enable()
 
 
 def test_a_timeline_has_so_many_steps_and_no_more(tmp_path: Path) -> None:
