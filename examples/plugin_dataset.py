@@ -1,6 +1,9 @@
 """A Dataset of your own: small pictures and rows of numbers from one file, read by the workers of a private daemon.
 
 python examples/plugin_dataset.py
+
+If a shared daemon runs, it makes the rows, and only its configuration can name plug-ins. Then begin the line with
+PREPSERVER_RUNTIME_DIR=/tmp/none, or start that daemon with --plugin.
 """
 
 from __future__ import annotations

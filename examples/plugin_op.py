@@ -2,6 +2,9 @@
 
     python examples/plugin_op.py
 
+If a shared daemon runs, it makes the rows, and only its configuration can name plug-ins. Then begin the line with
+PREPSERVER_RUNTIME_DIR=/tmp/none, or start that daemon with --plugin.
+
 This file is both the script and the plug-in. The plug-in is imported by its name, so its folder must be on Python's
 path, as the folder of a script is.
 """

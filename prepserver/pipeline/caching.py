@@ -52,8 +52,8 @@ def wanted(cache: str, pipeline: Pipeline) -> Wanted | None:
 
     Args:
         cache: ``"encoded"``, ``"decoded"``, the absolute path of a folder, or ``""`` for none. A folder holds decoded
-            images if the head has an op that follows `Decode`, else encoded samples: whole images take ten times the
-            bytes of their files.
+            images if the head has an op that follows `Decode`, else encoded samples: whole images take five to ten
+            times the bytes of their files.
         pipeline: What the job makes of the samples.
 
     Raises:

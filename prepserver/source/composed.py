@@ -7,6 +7,7 @@ roots, and what is wrong with a sample.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -160,7 +161,8 @@ def records(source: Source, start: int, stop: int) -> Iterator[tuple[int, Record
     """
     for index in range(start, stop):
         if source.reads_ahead and (index - start) % _AT_ONCE == 0:
-            source.prefetch(range(index, min(index + _AT_ONCE, stop)))
+            with contextlib.suppress(Exception):  # reading the sample raises it again
+                source.prefetch(range(index, min(index + _AT_ONCE, stop)))
         try:
             yield index, source.read(index)
         except RemoteError as error:

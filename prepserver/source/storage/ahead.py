@@ -78,8 +78,7 @@ class EarlyFiles:
     def take(self, path: bytes) -> int | None:
         """Return the descriptor of a file that was opened early, and give it away; None if there is none."""
         descriptor = self._descriptor(path)
-        self._now.pop(path, None)
-        self._before.pop(path, None)
+        (self._now if path in self._now else self._before).pop(path, None)
         return descriptor
 
     def status(self, path: bytes) -> os.stat_result:

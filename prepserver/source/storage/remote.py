@@ -47,6 +47,7 @@ _HELD = 4 * IN_FLIGHT
 _UNKNOWN_BYTES = 1 << 20  # counted for a read whose size is not known yet
 _DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
+_MOST_RETRIES = 1000  # more than there is time for
 
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 _WEB = ("https", "http")
@@ -291,7 +292,7 @@ class Link:
         stores = self._obstore.store
         make = stores.HTTPStore.from_url if scheme in _WEB else stores.from_url
         # It gives up before the deadline, so that the error says what the store answered.
-        retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
+        retry = {"max_retries": _MOST_RETRIES, "retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
         try:
             return make(name, client_options=options, retry_config=retry)
         except Exception:  # noqa: BLE001 - as in `_answer`; what it says may show a key

@@ -156,6 +156,20 @@ def test_files_that_nobody_took_are_closed(folder: Path) -> None:
     assert early.take(paths[3]) is None
 
 
+def test_a_file_that_is_wanted_twice_is_taken_twice(folder: Path) -> None:
+    """Two epochs may meet in neighbouring chunks."""
+    path = os.fsencode(folder / "cat" / "00.jpg")
+    before, early = descriptors(), EarlyFiles(ANYWHERE)
+    early.open([path])
+    early.open([path])
+    for _ in range(2):
+        taken = early.take(path)
+        assert taken is not None
+        os.close(taken)
+    assert early.take(path) is None
+    assert descriptors() == before
+
+
 def test_files_that_open_after_they_were_given_up_are_closed(folder: Path) -> None:
     """They were asked for on a file system that did not answer for a while."""
     goes_on = threading.Event()
