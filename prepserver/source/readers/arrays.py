@@ -118,7 +118,8 @@ class ArraySource(Source):
             data = self._shards.read(column.file, column.offset + index * column.row_bytes, column.row_bytes)
             if len(data) != column.row_bytes:
                 raise SampleError(f"{self._shards.name(column.file)} is cut off")
-            record[column.name] = np.frombuffer(data, column.dtype).reshape(shape).astype(dtype, copy=False)
+            # Writable, or torch warns of what it might do to it.
+            record[column.name] = np.frombuffer(bytearray(data), column.dtype).reshape(shape).astype(dtype, copy=False)
         return record
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:

@@ -120,6 +120,7 @@ def test_pixels_may_be_declared_an_image(tmp_path: Path) -> None:
     with PrepClient(spec, [], batch_size=N, fields=("image",), inline=True) as client:
         (batch,) = next(iter(client))
     assert (batch.permute(0, 2, 3, 1).numpy() == pixels).all()
+    assert opened(spec, tmp_path).read(0)["image"].flags.writeable  # of others torch warns
 
 
 def test_a_spec_that_declares_all_travels_and_opens_nothing(tmp_path: Path) -> None:
