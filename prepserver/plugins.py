@@ -50,6 +50,8 @@ class Loaded(NamedTuple):
 
 
 _loaded: dict[tuple[Role, str], Loaded] = {}
+_replaced: dict[tuple[Role, str, str], Loaded] = {}
+"""By code: those whose module was reloaded. A notebook's older clients still use them."""
 
 
 def load(names: Sequence[str]) -> list[Loaded]:
@@ -67,6 +69,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
         PluginError: One cannot be imported, is not a plug-in, or has the same name as another.
     """
     found = [each for name in names for each in _found(name)]
+    seen: dict[tuple[Role, str], Any] = {}
     digests: dict[str, tuple[str, str]] = {}  # by module: each needs a scan of all installed distributions
     for role, name, module, value in found:
         if not callable(value) or not 0 < len(name) <= MAX_NAME_CHARS:
@@ -75,9 +78,13 @@ def load(names: Sequence[str]) -> list[Loaded]:
                 "characters"
             )
         there = _loaded.get((role, name))
-        if there is not None and there.module != module.__name__ and there.value is not value:
+        is_reloaded = there is not None and there.module == module.__name__ and (role, name) not in seen
+        if there is not None and there.value is not value and not is_reloaded:
             raise PluginError(f"two {role} plug-ins have the name {name!r}: {there.origin} and {module.__name__}")
+        seen[role, name] = value
         if there is None or not there.is_same(value):
+            if there is not None and there.value is not value:
+                _replaced[role, name, there.code] = there
             code, origin = digests.get(module.__name__) or digests.setdefault(module.__name__, _code_of(module))
             compiled = getattr(value, "__code__", None)
             _loaded[role, name] = Loaded(role, name, code, origin, value, module.__name__, compiled)
@@ -104,7 +111,7 @@ def find(role: Role, name: str, code: str) -> Any:
     Raises:
         PluginError: It is not loaded in this process, or its code differs from that of the spec.
     """
-    each = _loaded.get((role, name))
+    each = _replaced.get((role, name, code)) or _loaded.get((role, name))
     if each is None:
         raise PluginError(f"{role} plug-in {name!r} is not loaded in this process")
     if code not in ("", each.code):

@@ -242,7 +242,8 @@ class ComposedSource(Source):
         for source, place in map(self._at, indices):
             wanted[source].append(place)
         for source, places in wanted.items():
-            self._sources[source].prefetch(places)
+            if self._sources[source].reads_ahead:
+                self._sources[source].prefetch(places)
 
     def stamp(self, index: int) -> int:
         source, place = self._at(index)

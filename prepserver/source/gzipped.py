@@ -130,6 +130,7 @@ class GzippedShards(Shards):
         self, shards: Shards, sizes: Sequence[int], lengths: Sequence[int], points: Callable[[int, int, int], bytes]
     ) -> None:
         self._shards, self._sizes, self._lengths, self._points = shards, sizes, lengths, points
+        self.wants = shards.wants
         self._files: dict[int, _Points | None] = {}
         self._spans: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
@@ -141,10 +142,6 @@ class GzippedShards(Shards):
             begin, data = int(points.begins[number]), self._span(shard, points, number)
             pieces.append(data[max(0, offset - begin) : offset + length - begin])
         return b"".join(pieces)
-
-    @property
-    def wants(self) -> bool:
-        return self._shards.wants
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         self._shards.want(dict.fromkeys(self._stored(ranges)))

@@ -146,7 +146,7 @@ class RangesSource(Listing):
 
     @property
     def reads_ahead(self) -> bool:
-        return self._shards.wants
+        return self._shards.is_slow
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))

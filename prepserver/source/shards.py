@@ -7,6 +7,7 @@ mapping, which is several times faster than a call for each.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -36,9 +37,11 @@ _RUNS_KEPT = 4096
 class Shards:
     """The shards of a dataset, with the size and the `File.version` of each when it was listed.
 
-    Without `versions`, only sizes are compared.
+    Without `versions`, only sizes are compared. Attribute `wants`: whether reads may have to be waited for, and should
+    begin early.
     """
 
+    wants = False
     _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()
     """Descriptors by dataset and shard."""
 
@@ -71,15 +74,18 @@ class Shards:
         return data
 
     @property
-    def wants(self) -> bool:
+    def is_slow(self) -> bool:
         """Whether `want` has an effect at present."""
-        return self._pace.is_slow
+        return self.wants or self._pace.is_slow
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Begin reads (shard, offset, length) that `read` will be asked for soon."""
-        for shard, offset, length in ranges:
-            if length:
-                ask_for(self._descriptor(shard), offset, length)
+        """Begin reads (shard, offset, length) that `read` will be asked for soon; it never waits and raises nothing."""
+        if self._pace.is_slow:
+            for shard, offset, length in ranges:
+                descriptor = self._open.get((id(self), shard))
+                if length and descriptor is not None:
+                    with contextlib.suppress(OSError):
+                        ask_for(descriptor, offset, length)
 
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
         """Say whether `read` will not wait for a range."""
@@ -145,13 +151,11 @@ class Shards:
 class RemoteShards(Shards):
     """Shards that are objects on the network; each answer says whether its shard has changed."""
 
+    wants = True
+
     def __init__(self, *listed: Any) -> None:
         super().__init__(*listed)
         self._runs: OrderedDict[remote.Wanted, remote.Wanted] = OrderedDict()  # which request a range is a part of
-
-    @property
-    def wants(self) -> bool:
-        return True
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
         wanted = self._wanted(shard, offset, length)

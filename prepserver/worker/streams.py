@@ -92,12 +92,16 @@ class Stream:
         with contextlib.suppress(Exception):
             indices = [(p, i) for p, i in enumerate(self.order.indices(position, count), position) if i != NO_SAMPLE]
             wanted = [i for p, index in indices for i in (index, *self._partners(p, index, targets))]
-            self.source.prefetch([i for i in wanted if not self._is_kept(i, targets)])
+            self.source.prefetch([i for i in wanted if not (self._is_kept(i, targets) or self._is_bad(i, targets))])
 
     def _partners(self, position: int, index: int, targets: Sequence[Target]) -> Iterator[int]:
         key = SampleKey(self.seed, position // self.order.n, index)
         for mixer in (mixer for target in targets for mixer in target.mixers):
             yield from mixer.parts.mix(self.order.samples, key).partners
+
+    def _is_bad(self, index: int, targets: Sequence[Target]) -> bool:
+        """Whether `fill` does not read a sample: the file may be one that hangs."""
+        return index in self.quarantined or (bool(targets) and all(index in each.quarantined for each in targets))
 
     def _is_kept(self, index: int, targets: Sequence[Target]) -> bool:
         if self.cache is not None and self.cache.holds(index):

@@ -98,6 +98,9 @@ def test_two_plugins_have_two_names(module: Callable[[str, str], None]) -> None:
     module("two", "def x(): ...\n")
     with pytest.raises(PluginError, match=r"two op plug-ins have the name 'x': .*one\.py and two"):
         plugins.load(["one:x", "two:x"])
+    module("three", "def y(): ...\nclass In:\n    def y(): ...\n")
+    with pytest.raises(PluginError, match=r"two op plug-ins have the name 'y'"):
+        plugins.load(["three:y", "three:In.y"])
 
 
 def test_a_reloaded_module_takes_the_place_of_the_old_one(module: Callable[[str, str], None]) -> None:
@@ -109,6 +112,7 @@ def test_a_reloaded_module_takes_the_place_of_the_old_one(module: Callable[[str,
     (new,) = plugins.load(["again:x"])
     assert new.code != old.code
     assert plugins.find("op", "x", new.code) is reloaded.x
+    assert plugins.find("op", "x", old.code) is old.value  # for clients that were made before
     assert plugins.load(["again:x"]) == [new]
 
 

@@ -167,7 +167,7 @@ class PackedSource(Listing):
 
     @property
     def reads_ahead(self) -> bool:
-        return self._shards.wants
+        return self._shards.is_slow
 
     def prefetch(self, indices: Sequence[int]) -> None:
         self._shards.want(self.entry(index)[2:5] for index in indices)  # type: ignore[misc]  # three of them

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
-from prepserver.source.roots import OutsideRootsError, Roots, open_below
+from prepserver.source.roots import Roots, open_below
 from prepserver.source.storage.threads import Call, Threads
 
 _JUDGED = 64
@@ -25,11 +27,11 @@ _LASTING = 128 * _JUDGED
 _SLOW_NS = 200_000
 """A slow read takes longer than this, and 1 ns more for each byte. From memory, a photo takes a fifth of it."""
 
-_AT_ONCE = 16
-"""Files that a process opens at once."""
+_AT_ONCE = 8
+"""Files that a process opens at once. A thread takes 8 MiB of address space."""
 
-_MOST_OPEN = 64
-"""Files of one chunk that are opened early: more descriptors could be too many."""
+_MOST_OPEN, _MOST_IN_ALL = 64, 256
+"""Files of one chunk, and of all datasets of a process, that are open early: its soft limit may be 1024 descriptors."""
 
 
 class Pace:
@@ -51,18 +53,27 @@ class Pace:
 
 
 def ask_for(descriptor: int, offset: int, length: int) -> None:
-    """Have a range of a file brought into memory, a length of 0 to its end; do not wait. Raises `OSError`."""
+    """Have a range of a file brought into memory, or its first part (the kernel has a limit); do not wait.
+
+    A length of 0 stands for the rest of the file.
+
+    Raises:
+        OSError: The file has no such pages; it may be a pipe.
+    """
     os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
 
 
 class EarlyFiles:
     """Files that are opened early, by path; one owner thread.
 
-    Each is taken once. What nobody takes, perhaps because another worker got its chunk, is closed at the next but one
-    `open`.
+    Each is taken once. Another worker may get the chunk of some: these are closed when the chunk after the next is
+    opened.
     """
 
+    _all: ClassVar[weakref.WeakSet[EarlyFiles]] = weakref.WeakSet()
+
     def __init__(self, roots: Roots) -> None:
+        self._all.add(self)
         self._roots, self._pid = roots, os.getpid()
         self._now: dict[bytes, Call[int]] = {}
         self._before: dict[bytes, Call[int]] = {}
@@ -72,7 +83,8 @@ class EarlyFiles:
         self._forget_in_fork()
         _close(self._before)
         self._before, self._now = self._now, {}
-        for path in dict.fromkeys(paths[:_MOST_OPEN]):
+        room = _MOST_IN_ALL - sum(len(each._now) + len(each._before) for each in self._all)
+        for path in dict.fromkeys(paths[: max(0, min(_MOST_OPEN, room))]):
             self._now[path] = _threads().begin(partial(_opened, path, self._roots))
 
     def take(self, path: bytes) -> int | None:
@@ -89,7 +101,9 @@ class EarlyFiles:
     def _descriptor(self, path: bytes) -> int | None:
         self._forget_in_fork()
         call = self._now.get(path) or self._before.get(path)
-        descriptor = None if call is None else call.wait(-1)
+        if call is None or call.take_back():  # it is not to wait for others, which may hang
+            return None
+        descriptor = call.wait(-1)
         return None if descriptor == -1 else descriptor
 
     def close(self) -> None:
@@ -103,14 +117,19 @@ class EarlyFiles:
             self._now, self._before, self._pid = {}, {}, os.getpid()
 
     def __del__(self) -> None:
-        self.close()  # sources have no `close`: one lives as long as its worker, or as the client's iterator
+        # Sources have no `close`: one lives as long as its worker, or as the client's iterator.
+        if self._now or self._before:
+            try:  # noqa: SIM105 - at the end of Python there may be no modules left
+                self.close()
+            except Exception:  # noqa: BLE001 - as above
+                pass
 
 
 def _opened(path: bytes, roots: Roots) -> int:
     """Return the descriptor of a file whose bytes are on their way, -1 if it cannot be opened: reading it says why."""
     try:
         descriptor = open_below(roots, "the file", path)
-    except (OSError, OutsideRootsError):
+    except Exception:  # noqa: BLE001 - even a lack of memory
         return -1
     with contextlib.suppress(OSError):  # it is a pipe, for one
         ask_for(descriptor, 0, 0)
@@ -120,6 +139,8 @@ def _opened(path: bytes, roots: Roots) -> int:
 def _close(calls: dict[bytes, Call[int]]) -> None:
     while calls:
         _, call = calls.popitem()
+        if call.take_back():
+            continue
         if call.answer is None:
             _threads().begin(partial(_close_one, call))  # which begins after the call that it waits for
         else:
@@ -129,7 +150,8 @@ def _close(calls: dict[bytes, Call[int]]) -> None:
 def _close_one(call: Call[int]) -> bool:
     descriptor = call.wait(-1)
     if descriptor is not None and descriptor >= 0:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # a network file system may report an error here
+            os.close(descriptor)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Calls that wait for a network, each made by one of many threads, at little cost.
+"""Calls that wait for storage, each made by one of many threads, at little cost.
 
 A `ThreadPoolExecutor` does more for each call than this needs, and takes half as much CPU time for it as obstore takes
 to read a photo.
@@ -17,20 +17,27 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call that has begun. Attribute `answer`: the result; None until the call has ended."""
+    """A call for a thread to make. Attribute `answer`: the result; None until the call has ended, or if it raised."""
 
-    __slots__ = ("_is_made", "_work", "answer")
+    __slots__ = ("_is_made", "_is_taken", "_work", "answer")
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
-        self._is_made = Lock()
+        self._is_taken, self._is_made = Lock(), Lock()
         self._is_made.acquire()
         self.answer: T | None = None
 
     def make(self) -> None:
-        """Make the call."""
-        self.answer = self._work()
-        self._is_made.release()
+        """Make the call, unless it was taken back."""
+        if self._is_taken.acquire(blocking=False):
+            try:
+                self.answer = self._work()
+            finally:
+                self._is_made.release()
+
+    def take_back(self) -> bool:
+        """Return whether the call has not begun; then it never does."""
+        return self._is_taken.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> T | None:
         """Return the answer; None if the call does not end in time. Only one thread may wait."""
@@ -56,9 +63,8 @@ class Threads:
             OSError: There is no thread, and none can be started.
         """
         call = Call(work)
-        self._calls.put(call)  # type: ignore[arg-type]  # of any type
         if len(self._threads) < self._most:
-            thread = Thread(target=_serve, args=(self._calls,), name="remote", daemon=True)
+            thread = Thread(target=_serve, args=(self._calls,), name="storage", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # Python's way to say that the system has no thread left
@@ -66,6 +72,7 @@ class Threads:
                     raise OSError(errno.EAGAIN, "the system gives this process no thread to read with") from None
             else:
                 self._threads.append(thread)
+        self._calls.put(call)  # type: ignore[arg-type]  # of any type
         return call
 
 

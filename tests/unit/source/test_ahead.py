@@ -11,16 +11,21 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prepserver.order import make_order
 from prepserver.pipeline.sources import FileList, ImageFolder
-from prepserver.source import SampleError, Source, build_index, open_source
+from prepserver.source import SampleError, Source, build_index, open_source, roots
+from prepserver.source.files import FileSource
 from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.shards import Shards
 from prepserver.source.storage import ahead
 from prepserver.source.storage.ahead import EarlyFiles, Pace
+from prepserver.worker.streams import Stream
 from tests.support.leaks import descriptors
+from tests.support.tiny_images import Lane, tiny_pipeline
 from tests.support.waiting import PATIENCE_S, wait_until
 
 _SLOW_NS, _FAST_NS = 10_000_000, 1000
@@ -45,6 +50,11 @@ def folder(tmp_path: Path) -> Path:
 def opened(root: Path, cache: Path) -> Source:
     spec = ImageFolder(str(root))
     return open_source(spec, build_index(spec, cache).path)
+
+
+def all_open(early: EarlyFiles) -> None:
+    """Waits until its threads have opened all files."""
+    wait_until(lambda: all(call.answer is not None for call in (*early._now.values(), *early._before.values())))
 
 
 def read_all(source: Source) -> list[bytes]:
@@ -121,6 +131,7 @@ def test_what_lies_outside_the_roots_is_not_opened_early(all_slow: None, folder:
     (tmp_path / "secret").write_bytes(b"secret")
     early = EarlyFiles(Roots((str(folder),)))
     early.open([os.fsencode(tmp_path / "secret"), os.fsencode(folder / "cat" / "01.jpg")])
+    all_open(early)
     assert early.take(os.fsencode(tmp_path / "secret")) is None
     inside = early.take(os.fsencode(folder / "cat" / "01.jpg"))
     assert inside is not None
@@ -133,7 +144,8 @@ def test_a_stamp_belongs_to_the_file_that_is_read(all_slow: None, folder: Path, 
     read_all(source)
     old = source.stamp(0)
     source.prefetch([0])
-    assert source.stamp(0) == old  # so it is open
+    assert isinstance(source, FileSource)
+    all_open(source._early)
     (folder / "new").write_bytes(b"new")
     (folder / "new").rename(path)
     assert source.stamp(0) == old
@@ -148,8 +160,10 @@ def test_files_that_nobody_took_are_closed(folder: Path) -> None:
     before, early = descriptors(), EarlyFiles(ANYWHERE)
     early.open(paths[:2])
     early.open(paths[2:3])
+    all_open(early)
     wait_until(lambda: descriptors() == before + 3)
     early.open(paths[3:])
+    all_open(early)
     wait_until(lambda: descriptors() == before + 2)
     early.close()
     wait_until(lambda: descriptors() == before)
@@ -162,6 +176,7 @@ def test_a_file_that_is_wanted_twice_is_taken_twice(folder: Path) -> None:
     before, early = descriptors(), EarlyFiles(ANYWHERE)
     early.open([path])
     early.open([path])
+    all_open(early)
     for _ in range(2):
         taken = early.take(path)
         assert taken is not None
@@ -170,18 +185,50 @@ def test_a_file_that_is_wanted_twice_is_taken_twice(folder: Path) -> None:
     assert descriptors() == before
 
 
-def test_files_that_open_after_they_were_given_up_are_closed(folder: Path) -> None:
+def test_files_that_open_after_they_were_given_up_are_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were asked for on a file system that did not answer for a while."""
     goes_on = threading.Event()
-    for _ in range(ahead._AT_ONCE):
-        ahead._threads().begin(lambda: goes_on.wait(PATIENCE_S))
+    real = roots.open_below
+
+    def slowly(*arguments: Any) -> int:
+        goes_on.wait(PATIENCE_S)
+        return real(*arguments)
+
+    monkeypatch.setattr(ahead, "open_below", slowly)
     before, early = descriptors(), EarlyFiles(ANYWHERE)
-    early.open([os.fsencode(folder / "cat" / "00.jpg")])
+    paths = [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(20)]
+    early.open(paths)
+    wait_until(lambda: sum(call._is_taken.locked() for call in early._now.values()) == ahead._AT_ONCE)
+    assert early.take(paths[-1]) is None  # it has not begun, so nobody waits for it
     early.close()
     goes_on.set()
     last = ahead._threads()
     assert all(last.begin(lambda: 1).wait(PATIENCE_S) for _ in range(2 * ahead._AT_ONCE))
     wait_until(lambda: descriptors() == before)
+
+
+def test_a_lack_of_memory_in_a_thread_is_no_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: Any) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(ahead, "open_below", fail)
+    early, path = EarlyFiles(ANYWHERE), os.fsencode(folder / "cat" / "00.jpg")
+    early.open([path])
+    all_open(early)
+    assert early.take(path) is None
+
+
+def test_all_datasets_together_have_so_many_files_open(folder: Path) -> None:
+    paths = [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(N)]
+    before, early = descriptors(), [EarlyFiles(ANYWHERE) for _ in range(6)]
+    for each in early:
+        each.open(paths)
+    for each in early:
+        all_open(each)
+    assert descriptors() - before == ahead._MOST_IN_ALL
+    for each in early:
+        each.close()
+    assert descriptors() == before
 
 
 def test_a_fork_does_not_wait_until_threads_that_it_lacks(all_slow: None, folder: Path, tmp_path: Path) -> None:
@@ -229,6 +276,7 @@ def test_an_opened_file_is_brought_into_memory(on_disk: Path) -> None:
     _forget(path)
     early = EarlyFiles(ANYWHERE)
     early.open([os.fsencode(path)])
+    all_open(early)
     wait_until(lambda: _is_in_memory(path))
     early.close()
 
@@ -239,13 +287,30 @@ def test_a_range_of_a_shard_is_brought_into_memory(all_slow: None, on_disk: Path
     shards = Shards([str(path)], [100_000], ANYWHERE)
     for _ in range(64):
         shards.read(0, 0, 10)
-    assert shards.wants
+    assert shards.is_slow
+    assert not shards.wants
     _forget(path)
     shards.want([(0, 500, 0)])
     time.sleep(0.05)
     assert not _is_in_memory(path)  # nothing was asked for
-    shards.want([(0, 0, 50_000)])
+    shards.want([(7, 0, 10), (0, 0, 50_000)])  # reading the first one raises why it cannot be
     wait_until(lambda: _is_in_memory(path))
+
+
+def test_what_is_quarantined_is_not_opened_early(all_slow: None, folder: Path, tmp_path: Path) -> None:
+    """Its file may be the one that hangs."""
+    source = opened(folder, tmp_path / "cache")
+    read_all(source)
+    mine = Lane(tiny_pipeline(), N)
+    lane = mine.target
+    lane.quarantined.add(7)
+    stream = Stream(source, make_order("none", N, 0), 0, quarantined={3, 5})
+    stream.prefetch(0, 10, [lane])
+    assert isinstance(source, FileSource)
+    assert sorted(source._early._now) == [
+        os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(10) if k not in (3, 5, 7)
+    ]
+    os.close(mine.fd)
 
 
 def test_masks_and_lists_are_opened_early_too(all_slow: None, folder: Path, tmp_path: Path) -> None:
