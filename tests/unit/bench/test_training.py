@@ -76,7 +76,7 @@ def test_a_cell_that_fails_says_why_and_the_next_one_runs(tmp_path: Path, monkey
     cores = sorted(os.sched_getaffinity(0))
     job = partial(run.job, listed=tmp_path, device="cpu", batch=1)
     with contextlib.ExitStack() as stack:
-        place = training._Place(run, cores, (0.0, 0.5), stack)
+        place = training._Place(run, cores, (0.0, 2.0), stack)  # a step takes a second on busy cores
 
         def cell(feed: str, model: str, jobs: int, part: int = 1) -> tuple[dict[str, Any], list[int]]:
             found = place.cell(partial(job, feed, model=model), jobs, part, is_own=False)
