@@ -41,8 +41,8 @@ class Loaded(NamedTuple):
     code: str  # digest of its code
     origin: str  # its distribution and file, for the log
     value: Any  # a function that makes a Dataset or computes an op
-    module: str = ""
-    compiled: object = None  # its compiled code, if it is a function
+    module: str  # the name of the module that has it
+    compiled: object  # its compiled code; None if it is no function
 
     def is_same(self, value: Any) -> bool:
         """Whether `value` is still this plug-in: a notebook reloads modules, or has new code put into functions."""
@@ -69,7 +69,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
         PluginError: One cannot be imported, is not a plug-in, or has the same name as another.
     """
     found = [each for name in names for each in _found(name)]
-    seen: dict[tuple[Role, str], Any] = {}
+    seen: set[tuple[Role, str]] = set()
     digests: dict[str, tuple[str, str]] = {}  # by module: each needs a scan of all installed distributions
     for role, name, module, value in found:
         if not callable(value) or not 0 < len(name) <= MAX_NAME_CHARS:
@@ -81,7 +81,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
         is_reloaded = there is not None and there.module == module.__name__ and (role, name) not in seen
         if there is not None and there.value is not value and not is_reloaded:
             raise PluginError(f"two {role} plug-ins have the name {name!r}: {there.origin} and {module.__name__}")
-        seen[role, name] = value
+        seen.add((role, name))
         if there is None or not there.is_same(value):
             if there is not None and there.value is not value:
                 _replaced[role, name, there.code] = there

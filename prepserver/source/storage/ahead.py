@@ -131,7 +131,7 @@ def _opened(path: bytes, roots: Roots) -> int:
         descriptor = open_below(roots, "the file", path)
     except Exception:  # noqa: BLE001 - even a lack of memory
         return -1
-    with contextlib.suppress(OSError):  # it is a pipe, for one
+    with contextlib.suppress(Exception):  # it is a pipe, for one
         ask_for(descriptor, 0, 0)
     return descriptor
 

@@ -36,13 +36,16 @@ class Call(Generic[T]):
                 self._is_made.release()
 
     def take_back(self) -> bool:
-        """Return whether the call has not begun; then it never does."""
-        return self._is_taken.acquire(blocking=False)
+        """Return whether the call has not begun; then it never does, and nobody waits for it."""
+        is_ours = self._is_taken.acquire(blocking=False)
+        if is_ours:
+            self._is_made.release()
+        return is_ours
 
     def wait(self, timeout_s: float) -> T | None:
-        """Return the answer; None if the call does not end in time. Only one thread may wait."""
-        if self.answer is None:
-            self._is_made.acquire(timeout=timeout_s)
+        """Return the answer; None if the call does not end in time."""
+        if self.answer is None and self._is_made.acquire(timeout=timeout_s):
+            self._is_made.release()  # for whoever waits next
         return self.answer
 
 

@@ -200,6 +200,8 @@ def test_files_that_open_after_they_were_given_up_are_closed(folder: Path, monke
     early.open(paths)
     wait_until(lambda: sum(call._is_taken.locked() for call in early._now.values()) == ahead._AT_ONCE)
     assert early.take(paths[-1]) is None  # it has not begun, so nobody waits for it
+    assert early.status(paths[-2]).st_size == 200  # nor after a cache has asked for its stamp
+    assert early.take(paths[-2]) is None
     early.close()
     goes_on.set()
     last = ahead._threads()
