@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import struct
-import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,12 +23,12 @@ import numpy.typing as npt
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container, Rows
 from prepserver.source.errors import SampleError, printable
+from prepserver.source.local import LocalFiles
 from prepserver.source.places import Places
 from prepserver.source.reader import ScanningReader
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source, file_stamp, read_regular_file, remote_bytes
+from prepserver.source.samples import Record, Source, file_stamp, remote_bytes
 from prepserver.source.storage import remote
-from prepserver.source.storage.ahead import EarlyFiles, Pace
 
 MASKS = "mask_"
 """Begins the names of the sections that list masks."""
@@ -225,11 +224,11 @@ class FileSource(Listing):
         meta = container.meta
         self._has_versions = bool(meta.get("versions")) and not prefix
         super().__init__(container, "QQ" if self._has_versions else more, prefix)
-        self._base, self._roots = _folder_of(meta["bases"][prefix]), roots
+        self._base = _folder_of(meta["bases"][prefix])
         has_masks = not prefix and MASKS in meta["bases"]
         self._masks = FileSource(container, spec, roots, MASKS) if has_masks else None
         self._names_urls = bool(meta["urls"])
-        self._pace, self._early = Pace(), EarlyFiles(roots)
+        self._local = LocalFiles(roots)
         self._age = hash((*meta["sizes"], *meta["mtimes_ns"]))  # of a list that names objects
 
     def read(self, index: int) -> Record:
@@ -250,21 +249,21 @@ class FileSource(Listing):
         row = self._rows[index]
         wanted = self._wanted(row)
         if wanted is None:
-            mine = file_stamp(self._early.status(self._file(row)))
+            mine = file_stamp(self._local.status(self._file(row)))
         else:  # as it was listed, because `read` refuses an object that has changed since
             mine = hash((wanted.size, wanted.version)) if self._has_versions else self._age
         return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
 
     @property
     def reads_ahead(self) -> bool:
-        return self._names_urls or self._pace.is_slow or (self._masks is not None and self._masks.reads_ahead)
+        return self._names_urls or self._local.is_slow or (self._masks is not None and self._masks.reads_ahead)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         rows = list(map(self._rows.__getitem__, indices))
         if self._names_urls:
             remote.link().want(wanted for row in rows if (wanted := self._wanted(row)) is not None)
-        if self._pace.is_slow:
-            self._early.open([self._file(row) for row in rows if self._wanted(row) is None])
+        if self._local.is_slow:
+            self._local.open([self._file(row) for row in rows if self._wanted(row) is None])
         if self._masks is not None:
             self._masks.prefetch(indices)
 
@@ -272,17 +271,13 @@ class FileSource(Listing):
         wanted = self._wanted(row)
         if wanted is not None:
             return remote_bytes(wanted)
-        path, begun_ns = self._file(row), time.monotonic_ns()
+        path = self._file(row)
         try:
-            opened = self._early.take(path) if self._pace.is_slow else None
-            data = read_regular_file(path, roots=self._roots, opened=opened)
+            return self._local.read(path)
         except SampleError as error:
             if isinstance(error.__cause__, FileNotFoundError):  # perhaps the base is wrong, and names do not show it
                 raise SampleError(f"{error.reason}: {printable(os.fsdecode(path))}") from error.__cause__
             raise
-        if self._pace.note(len(data), time.monotonic_ns() - begun_ns):
-            self._early.close()
-        return data
 
     def _file(self, row: tuple[int, ...]) -> bytes:
         return joined(self._base, self._path(row))

@@ -14,8 +14,9 @@ from prepserver.pipeline.urls import canonical, is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError
 from prepserver.source.lines import LinesSource
+from prepserver.source.local import LocalFiles
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, is_path, read_file
+from prepserver.source.samples import Record, is_path, remote_bytes
 from prepserver.source.storage import remote
 
 _AHEAD = 4 * remote.IN_FLIGHT
@@ -34,6 +35,7 @@ class TableSource(LinesSource):
         self._follows = bool(self._images) and is_url(spec.root or self._files[0])
         self._ahead: dict[int, tuple[int, int, int]] = {}  # places of lines whose images are still to be asked for
         self._taken: dict[int, tuple[int, list[Any]]] = {}  # file and values of lines whose images were asked for
+        self._local = LocalFiles(roots)
 
     @abstractmethod
     def values(self, file: int, line: str) -> list[Any]:
@@ -51,7 +53,10 @@ class TableSource(LinesSource):
                 continue
             path = self._image_path(file, column, given)
             try:
-                record[column] = read_file(path, roots=self._roots)
+                if is_url(path):
+                    record[column] = remote_bytes(remote.Wanted(path))
+                else:
+                    record[column] = self._local.read(os.fsencode(path))
             except SampleError as error:
                 raise SampleError(f"its {column} {path}: {error.reason}") from error
         return record
@@ -59,28 +64,33 @@ class TableSource(LinesSource):
     @property
     def reads_ahead(self) -> bool:
         """As `Source.reads_ahead`."""
-        return super().reads_ahead or self._follows
+        return super().reads_ahead or self._follows or self._local.is_slow
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """As `Source.prefetch`: the lines, and the images that they name as soon as the lines have arrived."""
+        """As `Source.prefetch`: the lines, and the images that they name: of a bucket, as soon as its lines arrive."""
         super().prefetch(indices)
+        for kept in (self._ahead, self._taken):
+            for index in list(kept)[: -_AHEAD // 2 or None] if len(kept) > _AHEAD else ():
+                del kept[index]
         if self._follows:
-            for kept in (self._ahead, self._taken):
-                for index in list(kept)[: -_AHEAD // 2 or None] if len(kept) > _AHEAD else ():
-                    del kept[index]
             self._ahead |= {index: self._place(index) for index in indices}
             self._follow()
+        elif self._local.is_slow:
+            self._local.open([os.fsencode(path) for index in indices for path in self._images_of(index)])
 
     def _follow(self) -> None:
         """Begin to read the images of lines that have arrived."""
         while self._ahead and self._shards.has_arrived(*next(iter(self._ahead.values()))):
             index = next(iter(self._ahead))
             del self._ahead[index]
-            with contextlib.suppress(SampleError):  # reading the sample raises it again
-                file, values = self._taken[index] = self._values(index)
-                for place in self._images:
-                    path = self._image_path(file, self._columns[place][0], values[place])
-                    remote.link().want([remote.Wanted(path)])
+            remote.link().want(remote.Wanted(path) for path in self._images_of(index))
+
+    def _images_of(self, index: int) -> list[str]:
+        """Return the paths of a line's images, and keep its values for `read`, which raises what is wrong with it."""
+        with contextlib.suppress(SampleError):
+            file, values = self._taken[index] = self._values(index)
+            return [self._image_path(file, self._columns[place][0], values[place]) for place in self._images]
+        return []
 
     def _values(self, index: int) -> tuple[int, list[Any]]:
         file, line = self.line(index)

@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from prepserver.order import make_order
-from prepserver.pipeline.sources import FileList, ImageFolder
+from prepserver.pipeline.kinds import Image, Label, Mask
+from prepserver.pipeline.sources import Csv, FileList, ImageFolder
 from prepserver.source import SampleError, Source, build_index, open_source, roots
 from prepserver.source.files import FileSource
 from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.shards import Shards
 from prepserver.source.storage import ahead
 from prepserver.source.storage.ahead import EarlyFiles, Pace
+from prepserver.source.tables import TableSource
 from prepserver.worker.streams import Stream
 from tests.support.leaks import descriptors
 from tests.support.tiny_images import Lane, tiny_pipeline
@@ -145,7 +147,7 @@ def test_a_stamp_belongs_to_the_file_that_is_read(all_slow: None, folder: Path, 
     old = source.stamp(0)
     source.prefetch([0])
     assert isinstance(source, FileSource)
-    all_open(source._early)
+    all_open(source._local._early)
     (folder / "new").write_bytes(b"new")
     (folder / "new").rename(path)
     assert source.stamp(0) == old
@@ -309,7 +311,7 @@ def test_what_is_quarantined_is_not_opened_early(all_slow: None, folder: Path, t
     stream = Stream(source, make_order("none", N, 0), 0, quarantined={3, 5})
     stream.prefetch(0, 10, [lane])
     assert isinstance(source, FileSource)
-    assert sorted(source._early._now) == [
+    assert sorted(source._local._early._now) == [
         os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(10) if k not in (3, 5, 7)
     ]
     os.close(mine.fd)
@@ -325,3 +327,19 @@ def test_masks_and_lists_are_opened_early_too(all_slow: None, folder: Path, tmp_
         read_all(source)
         assert source.reads_ahead
     assert source.read(3) == {"image": b"3" * 100, "mask": b"mask", "label": 3}
+
+
+def test_images_that_tables_name_are_opened_early(all_slow: None, folder: Path, tmp_path: Path) -> None:
+    lines = (f"cat/{k:02d}.jpg,cat/{k:02d}.jpg,{k}\n" for k in range(N))
+    (folder / "table.csv").write_text("image,mask,label\n" + "".join(lines) + "../out.jpg,cat/00.jpg,7\n")
+    spec = Csv(str(folder / "table.csv"), columns={"image": Image(), "mask": Mask(), "label": Label()})
+    source = open_source(spec, build_index(spec, tmp_path / "cache").path)
+    for _ in range(2):
+        assert read_all(source) == [b"%d" % k * 100 for k in range(N)]
+        assert source.reads_ahead
+    source.prefetch([3, N, 4])
+    assert isinstance(source, TableSource)
+    assert sorted(source._local._early._now) == [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in (3, 4)]
+    assert source.read(3) == {"image": b"3" * 100, "mask": b"3" * 100, "label": 3}
+    with pytest.raises(SampleError, match="below"):
+        source.read(N)
