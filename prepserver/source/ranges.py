@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from prepserver.pipeline.kinds import Label
 from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.files import FileTable, Listing
@@ -182,6 +183,13 @@ def _stored_columns(spec: SourceSpec) -> list[str]:
     return [name for name, kind in spec.columns.items() if not isinstance(kind, Label)]
 
 
+def _names_of(paths: list[str]) -> list[str]:
+    """Return paths relative to the folder that holds all files: the listing stays the same if the dataset moves."""
+    absolute = [f"/{path.partition('://')[2]}" if is_url(path) else path for path in paths]
+    base = os.path.commonpath(list(map(os.path.dirname, absolute)))
+    return [os.path.relpath(path, base) for path in absolute]
+
+
 class RangesReader(FilesReader[Listed]):
     """A reader of files whose samples each have a name, a label, and a range of bytes for each other column."""
 
@@ -199,8 +207,8 @@ class RangesReader(FilesReader[Listed]):
     def table(self, paths: list[str], files: list[Listed]) -> tuple[dict[str, Any], Sections]:
         table = FileTable()
         more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
-        for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
-            folder = os.fsencode(path.partition("://")[2] or path) + b"/"
+        for number, (path, listed) in enumerate(zip(_names_of(paths), files, strict=True)):
+            folder = os.fsencode(path) + b"/"
             for key, label in zip(listed.keys, listed.labels, strict=True):
                 below, slash, name = key.rpartition(b"/")
                 table.add(folder + below + slash, name, label)

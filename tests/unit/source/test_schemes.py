@@ -16,9 +16,6 @@ from prepserver.source.storage import remote
 from tests.support import datasets
 from tests.support.object_store import ObjectStore, object_store
 
-LISTED_ALIKE = [made for made in datasets.FORMATS if made not in (datasets.tars, datasets.arrow)]
-"""Formats whose samples have the same names wherever they lie."""
-
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ObjectStore, dict[str, str]]]:
@@ -62,8 +59,7 @@ def test_a_source_gives_on_the_network_what_it_gives_on_disk(
     on_disk, in_bucket = opened(here, tmp_path), opened(there, tmp_path)
     infos = [build_index(each, tmp_path / "cache") for each in (here, there)]
     assert len(on_disk) >= datasets.COUNT
-    if made in LISTED_ALIKE:
-        assert infos[0].content_digest == infos[1].content_digest
+    assert infos[0].content_digest == infos[1].content_digest
     assert infos[0].digest != infos[1].digest
     assert in_bucket.classes() == on_disk.classes()
     datasets.check_same_samples(in_bucket, on_disk)
