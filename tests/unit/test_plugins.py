@@ -203,7 +203,7 @@ def test_values_of_their_kind_are_taken(value: Any, kind: kinds.Kind, result: An
         ([1, 256], kinds.Array((2,), "uint8"), "list"),
         ([1, 0.5], kinds.Array((2,), "int64"), r"list of shape \(2,\) and dtype float64"),
         ([0, 2], kinds.Array((2,), "bool"), "list"),
-        (np.timedelta64(3), kinds.Scalar("int64"), "timedelta64"),
+        (np.timedelta64(3, "s"), kinds.Scalar("int64"), "timedelta64"),
         (b"a", kinds.Text(), "bytes"),
         ("a", kinds.Bytes(), "str"),
         (None, kinds.Boxes(), "NoneType"),

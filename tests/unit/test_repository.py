@@ -239,6 +239,14 @@ def test_constraints_pin_every_dependency() -> None:
     assert names <= {line.split("==")[0].lower() for line in lines if "==" in line}
 
 
+def test_the_oldest_constraints_are_those_of_the_project() -> None:
+    """Of what users install; ray and torchvision, which tests compare with, are not tried so old."""
+    project = PYPROJECT["project"]
+    extras = [names for key, names in project["optional-dependencies"].items() if key not in {"dev", "docs", "ray"}]
+    wanted = {name.replace(">=", "==") for names in (project["dependencies"], *extras) for name in names}
+    assert wanted == set((ROOT / "constraints-oldest.txt").read_text().splitlines()[1:])
+
+
 def test_no_module_has_a_name_that_says_nothing() -> None:
     roots = [ROOT / name for name in ("prepserver", "client", "tests", "bench")]
     found = [path for root in roots for path in root.rglob("*.py") if ROOT / "bench" / "out" not in path.parents]

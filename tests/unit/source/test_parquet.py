@@ -20,6 +20,8 @@ from prepserver.source import OutsideRootsError, Roots, SampleError, Source, Sou
 from prepserver.source.readers import parquet
 from prepserver.source.roots import ANYWHERE
 
+PYARROW = int(pa.__version__.partition(".")[0])
+
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(1, 5, dtype=np.float32).reshape(2, 1, 2))
@@ -112,10 +114,11 @@ def test_columns_have_their_kinds(kind: Kind, values: pa.Array, expected: list[A
         (Array((2,)), pa.array([[1.0], [1.0, 2.0]]), "its x is .*, and must be numbers of type float32 in the shape"),
         (Array((2,)), pa.array([[1.0, None], [1.0, 2.0]]), "its x holds a null"),
         (Array((1,), "int64"), pa.array([None, [1]]), "its x is null"),
-        (
+        pytest.param(
             Array((1, 2)),
             pa.ExtensionArray.from_storage(TENSORS.type, pa.array([None, [1, 2]], TENSORS.storage.type)),
             "its x is null",
+            marks=pytest.mark.skipif(PYARROW < 26, reason="older releases read no row of a group with a null tensor"),
         ),
         (Text(), pa.array([b"\xff", b"a"]).view(pa.string()), "byte 0 of its x is not UTF-8"),
     ],
