@@ -62,7 +62,7 @@ class Attachment:
     def goes_on(self) -> bool:
         """Whether the next `iter` continues the epoch instead of beginning another one. Ends with the next batch.
 
-        It does not end with `iter`: frameworks call `iter` and drop the iterator, to see whether it works.
+        `iter` does not end it: some frameworks call `iter` only to test it.
         """
         return self._goes_on_at == self.totals.batches
 

@@ -1,7 +1,7 @@
 """Page-locks a ring, so that copies to the GPU run at the full rate of the bus.
 
 A background thread of the client locks the whole ring once; the daemon never makes a CUDA context. If locking fails,
-copies work from pageable memory, three to five times slower, and one warning says why.
+copies work from pageable memory, seven to nine times slower on an H100, and one warning says why.
 
 It calls the driver's API through ctypes: a failing ``cudaHostRegister`` of the runtime leaves an error in the thread,
 which torch later reports for another operation (vllm-project/vllm#51081).

@@ -1,8 +1,8 @@
 """A stage turns ready rows into the training loop's tensors, one batch per step: on the host, or on a device.
 
 Both kinds release rows as early as possible. The host stage copies rows to fresh tensors and releases them at once, or
-lends views and releases them at the next step. The device stage (`prepclient.device`) copies ahead on a side stream and
-releases rows when their copy has completed.
+lends views and releases them at the next step. The device stage lets `prepclient.device` copy ahead on a side stream
+and releases rows when their copy has completed.
 """
 
 from __future__ import annotations

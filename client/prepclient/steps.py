@@ -33,8 +33,8 @@ class Step(NamedTuple):
     ready_ns: int  # when its rows were ready, by CLOCK_MONOTONIC
     wait_ns: int  # time during which missing rows held up the training loop
     copy_ns: int  # time during which the copying of ready rows held it up
-    # Time during which the loop's own earlier work, on a device that still computes, held it up; less `copy_ns`, and so
-    # negative if the loop itself waited for a late copy.
+    # Time during which the loop's own earlier work, on a device that still computes, held it up, minus `copy_ns`:
+    # negative if the loop waited for a late copy.
     own_ns: int = 0
     copied: Sequence[Copied] = ()  # copies that have completed since the last step
 

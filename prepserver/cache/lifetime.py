@@ -1,7 +1,8 @@
-"""Decides how large each cache may grow, and which caches end. Pure.
+"""Decides how large each cache may grow, and which unused caches end with time or for lack of memory. Pure.
 
 No entry is evicted for another one: each epoch needs each sample once, so all entries are worth the same. A whole cache
-ends when no job has read its dataset for a while, or sooner if memory is short.
+ends when no job has read its dataset for a while, or sooner if memory is short. `prepserver.daemon.caches` also ends
+unused caches if there are too many or a ring needs the memory; `prepserver.cache.folder` removes unused files.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Reading:
     """How to read a source."""
 
     roots: tuple[str, ...] = ()  # folders that should hold it; empty for any folder
-    roots_only: bool = True  # whether a source elsewhere is refused; else it is read, too, without this check
+    roots_only: bool = True  # whether sources outside the roots are refused, not read
 
 
 @dataclass(slots=True)

@@ -32,8 +32,9 @@ MOST_PER_UID = 4
 """Most indexers of one user; further listings wait."""
 
 SILENT_S = 300.0
-"""An indexer reports twice a second how many samples it has found. One that reports nothing for this long hangs with
-its storage: a busy network file system may take a minute for one folder, but not five."""
+"""An indexer that reports nothing for this long is ended: a busy network file system may take a minute for one folder,
+but not five. Indexers report how many samples they have found, at most ten times a second, whenever their reader calls
+`prepserver.source.progress.Progress.found`."""
 
 _TRIES = 3  # an indexer is easily killed, and the jobs that wait for its listing are not to blame
 _UNLIMITED = Reading()

@@ -377,7 +377,7 @@ class WorkerPool:
         if child.ticket in self._up:
             self._read_worker(child)  # tasks that it has finished count
         stats = child.page.read()
-        # With this status before the first chunk, or at a sample (a plug-in may exit), it counts as a failure.
+        # Before the first chunk, or at a sample (a plug-in may exit), this status is a failure.
         if status == work.EXIT_SEALED and stats.tasks and not stats.busy:
             seat.blameless = True
             seat.restarts -= 1  # the status counts no planned replacement

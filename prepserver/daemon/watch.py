@@ -1,6 +1,7 @@
-"""Watches the daemon at work: counts of workers, streams, ranks and cores, and what seems to limit each job.
+"""Computes statistics: counts of workers, streams, ranks and cores, and what seems to limit each job.
 
-`prepserver.telemetry` counts and judges; this module knows where in the daemon the figures are.
+It watches no process; `prepserver.daemon.pool` does. `prepserver.telemetry` counts and judges; this module knows where
+in the daemon the figures are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SLOWEST = 8  # jobs whose facts decide about the number of workers; more would 
 
 
 class Watch:
-    """See the module.
+    """Statistics of the daemon; see the module.
 
     Attributes:
         rates: How fast everything has grown over the last ten seconds.

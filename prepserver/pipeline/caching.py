@@ -1,7 +1,7 @@
 """The content of caches: samples as they are stored, or images after the head of a pipeline.
 
-The head is the ops before the first that draws random numbers or that leaves no uint8. Its result for a
-sample never changes, so jobs whose pipelines have the same head share a cache.
+The head is `Decode` and the ops right after it that set `is_fixed`. Its result for a sample never changes, so jobs
+whose pipelines have the same head share a cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks of single parameters: each returns the canonical value or raises `SpecError`, which names the parameter.
 
 A spec is checked in the client where it is written, and again in the daemon where it arrives. The `field`
-of a check is the name of the parameter that the error blames. The last three compare a parameter with the image that it
-applies to; all others know types and ranges only.
+of a check is the name of the parameter that the error blames. `fill_fits`, `as_held` and `mean_fits` compare a
+parameter with the image that it applies to; all others know types and ranges only.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Op(Spec):
 
     @property
     def trims(self) -> Mapping[str, str]:
-        """Columns whose rows a batch cuts to the longest in it, and the column that says how long each is."""
+        """Columns that a batch trims to its longest row, each with the column of its lengths."""
         return {}
 
     @property

@@ -33,7 +33,7 @@ class SourceSpec(Spec):
 
     wire_key = "source"
     needs_defaults = True  # a default that changes between two releases must not change a dataset
-    # Neighbours are alike, so a batch should consist of neighbours, but of other ones in each epoch.
+    # Neighbours are alike: batch them together, in other groups in each epoch.
     is_sorted: ClassVar[bool] = False
     # Columns that the user has declared; None where the source itself says what they are.
     declared: Record | None = None

@@ -53,7 +53,7 @@ class Chunks:
         return None
 
     def drop_lost(self, is_needed: Callable[[int, int], bool]) -> bool:
-        """Counts lost chunks that nobody needs as made; returns whether there were any."""
+        """Marks unneeded lost chunks as made; returns whether there were any."""
         kept = [(position, count) for position, count in self._lost if is_needed(position, count)]
         if len(kept) == len(self._lost):
             return False

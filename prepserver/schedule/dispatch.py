@@ -1,4 +1,8 @@
-"""Gives chunks to workers: the emptiest worker first, for the stream whose jobs have the fewest rows ready."""
+"""Gives chunks to workers: the emptiest worker first, for the stream that has had the least worker time.
+
+Streams whose times are in the same turn (`TURN_NS`) count as equal: the one whose jobs have the fewest rows ready comes
+first.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +99,8 @@ class Dispatch:
             order = list(streams.values())
         else:
             # First by worker time: jobs whose rows take a second each always wait, and would get all workers. Then by
-            # rows that are ready, not by rows given out, so that a stream that lacks the last rows of a batch is not
-            # passed over for ever. Streams on which jobs wait take turns.
+            # rows that are ready, not rows given out: a stream short of a batch's last rows would starve. Streams on
+            # which jobs wait take turns.
             order = sorted(
                 (s for s in streams.values() if s.lanes),
                 key=lambda s: (self._turn_of(s), s.ready_rows(), s.last_served),

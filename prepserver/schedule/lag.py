@@ -77,8 +77,8 @@ class _Held:
     """The delay that a job has caused; it parts when both times exceed `PATIENCE_S`."""
 
     full_s: float = 0.0  # time for which its unreleased rows filled the window
-    # Time for which another job reports to have waited in the meantime. Without these reports, a job that is a window
-    # ahead and takes each batch at once would look like one that waits.
+    # How long another job reported waiting meanwhile. A job that is a window ahead looks as if it waits, but does not
+    # report it.
     waited_s: float = 0.0
 
     def forgive(self, passed_s: float) -> None:

@@ -32,7 +32,9 @@ class Stream:
     """See the module. It has more than 15 public members because most are one number of the window."""
 
     id: int  # unique number, never reused
-    key: str  # what two jobs must have in common to share it (source listing, order, seed)
+    # Digest of what jobs that share it have in common: listing, order, seed, shard, roots and places. A suffix marks a
+    # stream for slow pipelines (`prepserver.schedule.pace`).
+    key: str
     source: str  # digest of the source's listing
     n: int  # positions of a pass
     next_start: Callable[[int], int]  # smallest position at or after the given one at which an epoch may begin

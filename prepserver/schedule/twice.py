@@ -27,7 +27,11 @@ class Twice:
         self._workers = workers
 
     def look(self, now_s: float) -> None:
-        """Gives out late chunks again, one for each idle worker, the most urgent first; call it on each tick."""
+        """Gives out late chunks again, one for each idle worker, the most urgent first; call it on each tick.
+
+        It also starts the clock of each worker's current task, `Task.since_s`, by which `Workers.overdue` finds workers
+        that take too long.
+        """
         late: list[tuple[Task, Stream]] = []
         for slot, oldest in self._workers.oldest():
             if oldest.since_s is None:

@@ -68,8 +68,8 @@ def make_rows(
     """Decode one sample once and render it into every target's row.
 
     Args:
-        record: The sample's columns, encoded. Of an indexed image from a packed dataset only the needed part is
-            decoded.
+        record: The sample's columns. An image is encoded, or an array of pixels. Of an indexed image from a packed
+            dataset only the needed part is decoded.
         key: What the random parameters depend on.
         targets: Pairs of a maker and the rows of its fields, usually in shared memory. A row that is not made may hold
             anything.
