@@ -26,11 +26,10 @@ def main() -> None:
     with train:
         for epoch in range(2):
             for images, labels in train:
-                with accelerator.accumulate(model):
-                    loss = nn.functional.cross_entropy(model(images), labels)
-                    accelerator.backward(loss)
-                    optimizer.step()
-                    optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(images), labels)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
             accelerator.print(f"epoch {epoch}: {len(train)} batches, loss {loss.item():.2f}")
 
 

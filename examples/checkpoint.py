@@ -31,7 +31,7 @@ def main() -> None:
                 torch.save({"model": model.state_dict(), "data": train.state_dict()}, file)
                 break  # the machine is taken away
     file.seek(0)
-    saved = torch.load(file)
+    saved = torch.load(file, weights_only=True)
     with make_train("second") as train:
         model.load_state_dict(saved["model"])
         train.load_state_dict(saved["data"])

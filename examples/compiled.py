@@ -2,7 +2,8 @@
 
     python examples/compiled.py
 
-On a GPU torch compiles with Triton. On the CPU it would need a C++ compiler, so there the graphs are only traced.
+It needs torch 2.6 or newer, to make a second compilation an error. On a GPU torch compiles with Triton. On the CPU it
+would need a C++ compiler, so there the graphs are only traced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lightning: the Trainer takes a PrepClient in a DataLoader's place, and saves its position in checkpoints.
+"""Lightning: the Trainer takes a PrepClient in a DataLoader's place; checkpoints in mid-epoch hold its position.
 
     pip install lightning; python examples/lightning_trainer.py
 

@@ -36,7 +36,7 @@ class Attachment:
     """A place on a stream of rows. While attached it has a session, a feed and a stage, new ones at each attachment."""
 
     def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
-        self._spec = spec
+        self.spec = spec
         self.service = service
         self._staging = staging
         self.session: Session | None = None  # None while not attached
@@ -78,12 +78,12 @@ class Attachment:
     @property
     def rank(self) -> int:
         """This rank of the job, below `world_size`."""
-        return self._spec.shape.rank
+        return self.spec.shape.rank
 
     @property
     def world_size(self) -> int:
         """Ranks of the job."""
-        return self._spec.shape.world_size
+        return self.spec.shape.world_size
 
     @property
     def place(self) -> Start:
@@ -101,6 +101,19 @@ class Attachment:
 
     # -- attach and detach ------------------------------------------------------------------------------
 
+    def find_ranks(self) -> None:
+        """Takes the ranks of a process group that began after the client was made, and detaches from the place before.
+
+        If batches were handed out, the next epoch begins. Raises `InvalidSpec`, as `PrepClient` does.
+        """
+        self.check_process()
+        if self.world_size > 1 or (now := self.spec.at_present()) is self.spec:
+            return
+        if self.session is not None and self.totals.batches:
+            self.start = Start(self.epoch + (not self.session.line.at_epoch_start))
+        self.detach()
+        self.spec = now
+
     def come(self) -> Session:
         """Attaches unless attached.
 
@@ -108,6 +121,7 @@ class Attachment:
             PrepClientError: It cannot attach.
         """
         if self.session is None:
+            self.find_ranks()
             try:
                 self._attach()
             except (NoServer, ServerGone) as e:
@@ -166,7 +180,7 @@ class Attachment:
             self.feed = self._make_feed(start)
         except InvalidSpec as e:
             if e.field == "position" and self.listing is not None:  # the listing is another one, with fewer samples
-                raise self._changed(self._spec.source.place, f"{self.listing.samples} samples, and now {e}") from e
+                raise self._changed(self.spec.source.place, f"{self.listing.samples} samples, and now {e}") from e
             raise
         parts: list[Any] = [self.feed]
         self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
@@ -175,7 +189,7 @@ class Attachment:
             samples, epoch_start = self.feed.listing.samples, self.feed.epoch_start
             self._note_start(start, epoch_start, samples)
             self.session = session = Session(
-                samples, start.epoch, epoch_start, self.feed.position, self._spec.shape, start.rounds, self._past
+                samples, start.epoch, epoch_start, self.feed.position, self.spec.shape, start.rounds, self._past
             )
             self._stage = self._staging.stage(session, self.feed)
             parts.append(self._stage)
@@ -192,21 +206,21 @@ class Attachment:
         check_descriptors()
         free_closed_rings()
         service, map_rows = self.service, self._staging.map_rows()
-        with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
+        with contextlib.closing(ScanProgress(self.spec.source.place)) as progress:
             if service.inline:
-                return InlineFeed(self._spec, start, progress, map_rows, service.plugins)
+                return InlineFeed(self.spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
                 self._warn_of_ranks()
-                self._private = private_daemon(service.workers, service.plugins, self._spec.source.stores)
+                self._private = private_daemon(service.workers, service.plugins, self.spec.source.stores)
                 runtime_dir = self._private.runtime_dir
             else:
                 service.refuse_plugins(f"One runs in {runtime_dir}")
-            return ServedFeed(runtime_dir, self._spec, start, service, progress, map_rows or Rows.map)
+            return ServedFeed(runtime_dir, self.spec, start, service, progress, map_rows or Rows.map)
 
     def _warn_of_ranks(self) -> None:
         """Warns once that the private daemon of one process waits for ranks that other processes run."""
-        shape, local = self._spec.shape, self._spec.local_ranks
+        shape, local = self.spec.shape, self.spec.local_ranks
         ranks = shape.world_size if local is None else local[1]
         if ranks > 1 and self._private is None:
             log.warning(
@@ -216,7 +230,7 @@ class Attachment:
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:
-        began = epoch_start - start.epoch * self._spec.shape.shard.positions(samples)
+        began = epoch_start - start.epoch * self.spec.shape.shard.positions(samples)
         if began != self.began:
             log.info(
                 "epoch %d begins at position %d; Joining(start=%d) gives the same order again",
@@ -226,11 +240,11 @@ class Attachment:
 
     def _check_listing(self, now: Listing) -> None:
         """Raises `SourceChanged` if `start` is a position in another listing, whose samples it counts."""
-        was, place, start = self.listing, self._spec.source.place, self.start
+        was, place, start = self.listing, self.spec.source.place, self.start
         if was is not None and not was.agrees(now):
             numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
             if start.position is not None:
-                file = "a file of an op, or " if self._spec.pipeline.files else ""
+                file = "a file of an op, or " if self.spec.pipeline.files else ""
                 what = f"{file}the code of a plug-in{',' * bool(file)}" if was.code != now.code else place
                 raise self._changed(what, numbers)
             log.warning("%s has changed: it had %s; epoch %d reads the new samples", place, numbers, start.epoch)

@@ -19,7 +19,7 @@ import torch
 from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
-from prepclient.dataset import BatchSampler, Dataset, Sampler
+from prepclient.dataset import BatchSampler, Dataset, Sampler, SequentialSampler
 from prepclient.engine import check_device
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.feed import Feed, Service, Start
@@ -30,7 +30,7 @@ from prepclient.joining import Joining
 from prepclient.loop import Epoch, Loop
 from prepclient.session import Session
 from prepclient.sharding import Sharding
-from prepclient.spec import check_cache, make_spec
+from prepclient.spec import Spec, check_cache, make_spec
 from prepclient.stages import Staging
 from prepclient.timeline import Timeline
 from prepclient.turns import Turns, in_turn
@@ -200,11 +200,11 @@ class PrepClient(Turns):
         refuse_loader_arguments(loader_arguments)
         if not isinstance(joining, Joining | None):
             raise SpecError("joining", joining, "Joining(...), or None for the defaults")
-        self.spec = make_spec(
+        spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, order=order, seed=seed, drop_last=drop_last,
             views=views, sharding=sharding, job=job,
         )  # fmt: skip
-        form = Form(self.spec.pipeline, fields, collate, on_error)
+        form = Form(spec.pipeline, fields, collate, on_error)
         finish = Finish(
             normalize, dtype, memory_format, device_ops, None if compile is None else boolean("compile", compile)
         )
@@ -214,7 +214,7 @@ class PrepClient(Turns):
             workers=workers if workers in (None, "auto") else integer("workers", workers, 1, 1024),
             inline=boolean("inline", inline),
             plugins=names("plugins", plugins, "my_project.data"),
-            cache=check_cache(cache, self.spec.pipeline),
+            cache=check_cache(cache, spec.pipeline),
             joining=joining or Joining(),
             prefetch=0 if prefetch is None else integer("prefetch", prefetch, 1, 2**31 - 1),
             connect_s=number("connect_s", connect_s, 0.0, MOST_S),
@@ -222,10 +222,10 @@ class PrepClient(Turns):
             timeout_s=number("timeout_s", timeout_s, LEAST_TIMEOUT_S, MOST_S),
         )
         self._staging = Staging(
-            self.spec, check_device(device), looks_of(self.spec.pipeline, finish), finish,
+            spec, check_device(device), looks_of(spec.pipeline, finish), finish,
             zero_copy=boolean("zero_copy", zero_copy), has_valid=form.has_valid,
         )  # fmt: skip
-        self._attachment = Attachment(self.spec, service, self._staging)
+        self._attachment = Attachment(spec, service, self._staging)
         self._loop = Loop(
             self._attachment, form, converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy),
             Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
@@ -237,6 +237,7 @@ class PrepClient(Turns):
     @in_turn
     def __iter__(self) -> Iterator[Any]:
         """One epoch; after `load_state_dict`, the rest of one."""
+        self._attachment.find_ranks()
         session = self._attached()
         if not session.line.at_epoch_start and not self._attachment.goes_on:
             # The loop left this epoch early: begin the next one, wherever the order allows.
@@ -287,6 +288,11 @@ class PrepClient(Turns):
                 unread.begin_at(self._loop.begin_epoch(session))
 
     @property
+    def spec(self) -> Spec:
+        """The checked arguments."""
+        return self._attachment.spec
+
+    @property
     def batch_size(self) -> int:
         """Rows in a batch of this process."""
         return self.spec.shape.batch_size
@@ -313,7 +319,7 @@ class PrepClient(Turns):
     @property
     def sampler(self) -> Sampler:
         """For training loops that call ``loader.sampler.set_epoch(epoch)``; it yields no indices."""
-        return Sampler(self)
+        return SequentialSampler(self) if self.spec.shuffle == "none" else Sampler(self)
 
     @property
     def batch_sampler(self) -> BatchSampler:

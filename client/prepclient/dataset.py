@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import torch.utils.data
+
 from prepserver.pipeline.sources import ImageFolder, SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.protocol.schema import MAX_CLASS_NAMES_BYTES
@@ -72,6 +74,10 @@ class Sampler:
         )
 
 
+class SequentialSampler(Sampler, torch.utils.data.SequentialSampler):
+    """As `Sampler`, with `shuffle=False`: Lightning's `overfit_batches` takes no loader with another one."""
+
+
 class BatchSampler(Sampler):
     """As `Sampler`, counted in batches."""
 
@@ -82,7 +88,7 @@ class BatchSampler(Sampler):
     @property
     def sampler(self) -> Sampler:
         """See `PrepClient.sampler`."""
-        return Sampler(self._client)
+        return self._client.sampler
 
     @property
     def batch_size(self) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast, get_args
 
 import numpy as np
@@ -40,6 +40,21 @@ class Spec:
     shape: Shape
     local_ranks: tuple[int, int] | None  # (first, count) of the ranks on this machine; None for all
     job: str
+    sharding: Sharding  # as given
+    is_job_given: bool
+
+    def at_present(self) -> Spec:
+        """This spec with the present ranks; itself if they are the same. A process group may begin after it is made.
+
+        Raises:
+            InvalidSpec: As `make_spec`.
+        """
+        ranks = find_ranks(self.sharding, os.environ)
+        shape = replace(self.shape, rank=ranks.rank, world_size=ranks.world_size, shard=ranks.shard)
+        if (shape, ranks.local) == (self.shape, self.local_ranks):
+            return self
+        job = self.job if self.is_job_given else _job_name(ranks.world_size)
+        return replace(self, shape=shape, local_ranks=ranks.local, job=job)
 
     @property
     def digest(self) -> str:
@@ -94,10 +109,11 @@ def make_spec(
     pipeline = Pipeline.from_ops(list(ops), views, source.columns)
     if not isinstance(sharding, Sharding | None):
         raise SpecError("sharding", sharding, "Sharding(...), or None for the launcher's ranks")
-    ranks = find_ranks(sharding or Sharding(), os.environ)
+    sharding = sharding or Sharding()
+    ranks = find_ranks(sharding, os.environ)
     shape = Shape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
-    job = _job_name(ranks.world_size) if job is None else job
-    return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, job)
+    name = _job_name(ranks.world_size) if job is None else job
+    return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, name, sharding, job is not None)
 
 
 def check_cache(cache: object, pipeline: Pipeline) -> str:

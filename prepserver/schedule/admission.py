@@ -180,8 +180,11 @@ class Admission:
         stream = self._table.stream_of_job(job)
         cursor = stream.cursors[job.cursors[attach.rank]]
         if cursor.present:
-            text = f"rank {attach.rank} of job {attach.job!r} is attached already; if this is another run, give it "
-            raise Refusal("spec", text + "another name with job=", "rank")
+            text = f"rank {attach.rank} of job {attach.job!r} is attached already. If this process holds an earlier "
+            advice = (
+                "client of the job, close() it or use it again; if this is another run, give it another name with job="
+            )
+            raise Refusal("spec", text + advice, "rank")
         start = Start(job.epoch_start, job.position)
         line = line_of(attach, event.listing.samples, start, attach.rank, attach.rounds)
         if line.peek().start < cursor.need:

@@ -91,7 +91,7 @@ def main(folder: Path, framework: str) -> None:
     dist.barrier()
     with loader() as train:
         if resumes:
-            train.load_state_dict(torch.load(checkpoint))
+            train.load_state_dict(torch.load(checkpoint, weights_only=True))
         read = LOOPS[framework](train, None if resumes else STEPS)
         if not resumes and dist.get_rank() == 0:
             torch.save(train.state_dict(), checkpoint)

@@ -268,3 +268,12 @@ def test_what_a_thread_left_undone_another_one_takes_up() -> None:
 
 def breaks_off(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_its_sampler_says_whether_samples_are_shuffled(shuffle: bool | str) -> None:
+    """As Lightning asks before it repeats the first batches (`overfit_batches`)."""
+    with client(SyntheticImages(N, 16), shuffle=shuffle) as train:
+        for sampler in (train.sampler, train.batch_sampler.sampler):
+            assert isinstance(sampler, torch.utils.data.SequentialSampler) == (not shuffle)
+            assert len(sampler) == N

@@ -1,0 +1,30 @@
+"""Clients that were made before their process group, as in a script that Lightning starts once more for each rank."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import late_ranks
+from tests.support.server import Server
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_group_that_begins_later_gets_each_sample_once(server: Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.support.late_ranks", str(server.runtime_dir), str(tmp_path / "store")]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(2)]
+    said = [json.loads(rank.communicate(timeout=PATIENCE_S)[0]) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    everything = list(range(late_ranks.SAMPLES))
+    for parts in zip(*(each["read"][:3] for each in said), strict=True):
+        assert sorted(index for part in parts for index in part) == everything
+    for each in said:
+        assert sorted(each["read"][3]) == everything
+        assert each["sizes"] == [6, 6, 6, 11]
+        assert each["epochs"] == [1, 1, 2, 1]
