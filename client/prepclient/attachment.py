@@ -111,6 +111,8 @@ class Attachment:
             return
         if self.session is not None and self.totals.batches:
             self.start = Start(self.epoch + (not self.session.line.at_epoch_start))
+        elif self.start.rounds:  # it was closed in mid-epoch
+            self.start = Start(self.epoch + 1)
         self.detach()
         self.spec = now
 
@@ -121,7 +123,8 @@ class Attachment:
             PrepClientError: It cannot attach.
         """
         if self.session is None:
-            self.find_ranks()
+            if not self.totals.batches:  # in mid-epoch it stays what it was
+                self.find_ranks()
             try:
                 self._attach()
             except (NoServer, ServerGone) as e:

@@ -1,7 +1,7 @@
 """``late_ranks.py RUNTIME_DIR STORE RANK``: a rank whose process group begins after its clients were made.
 
-Prints as JSON the indices of an epoch of each client: one that was not used before, one whose length was asked for, one
-that gave a batch, and one that reads all samples because `Sharding` says so.
+Prints as JSON the indices of an epoch of each client: one that was not used before, one whose length was asked for, two
+that gave a batch, of which one was closed then, and one that reads all samples because `Sharding` says so.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ def main(runtime_dir: str, store: str, rank: int) -> None:
             runtime_dir=runtime_dir, sharding=sharding,
         )  # fmt: skip
 
-    clients = [client("unused"), client("length"), client("batch"), client(f"all{rank}", Sharding(0, 1))]
+    names = ("unused", "length", "batch", "closed")
+    clients = [*map(client, names), client(f"all{rank}", Sharding(0, 1))]
     assert len(clients[1]) == 11
     next(iter(clients[2]))
+    next(iter(clients[3]))
+    clients[3].close()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     read = [[index for (indices,) in each for index in indices.tolist()] for each in clients]
     sizes = [len(each) for each in clients]
