@@ -101,20 +101,34 @@ class Attachment:
 
     # -- attach and detach ------------------------------------------------------------------------------
 
-    def find_ranks(self) -> None:
-        """Takes the ranks of a process group that began after the client was made, and detaches from the place before.
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has handed out a part of an epoch since it attached."""
+        session = self.session
+        return session is not None and self.totals.batches != self._past.batches and not session.line.at_epoch_start
 
-        If batches were handed out, the next epoch begins. Raises `InvalidSpec`, as `PrepClient` does.
+    def spec_of_group(self) -> Spec | None:
+        """The spec with the ranks of a process group that began after the client was made; None if none did.
+
+        Raises:
+            InvalidSpec: As the arguments of `PrepClient`.
         """
-        self.check_process()
-        if self.world_size > 1 or (now := self.spec.at_present()) is self.spec:
-            return
-        if self.session is not None and self.totals.batches:
-            self.start = Start(self.epoch + (not self.session.line.at_epoch_start))
-        elif self.start.rounds:  # it was closed in mid-epoch
-            self.start = Start(self.epoch + 1)
+        now = self.spec if self.world_size > 1 else self.spec.at_present()
+        return None if now is self.spec else now
+
+    def take_ranks(self, spec: Spec) -> None:
+        """Detaches, to attach as one of several ranks: in the place where it `goes_on`, else at the epoch's beginning.
+
+        What this process has read alone does not count: other ranks may not have read it.
+        """
+        at, position = self.place, None
+        if self.goes_on:
+            position = at.position if at.checkpoint is None else at.checkpoint  # of all ranks
+        self.start = Start(at.epoch) if position is None else Start(at.epoch, position, at.epoch_start)
         self.detach()
-        self.spec = now
+        self.spec = spec  # after that: a client with several ranks keeps them
+        if self._private is not None:
+            self._warn_of_ranks()
 
     def come(self) -> Session:
         """Attaches unless attached.
@@ -123,8 +137,6 @@ class Attachment:
             PrepClientError: It cannot attach.
         """
         if self.session is None:
-            if not self.totals.batches:  # in mid-epoch it stays what it was
-                self.find_ranks()
             try:
                 self._attach()
             except (NoServer, ServerGone) as e:
@@ -214,7 +226,8 @@ class Attachment:
                 return InlineFeed(self.spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
-                self._warn_of_ranks()
+                if self._private is None:
+                    self._warn_of_ranks()
                 self._private = private_daemon(service.workers, service.plugins, self.spec.source.stores)
                 runtime_dir = self._private.runtime_dir
             else:
@@ -225,7 +238,7 @@ class Attachment:
         """Warns once that the private daemon of one process waits for ranks that other processes run."""
         shape, local = self.spec.shape, self.spec.local_ranks
         ranks = shape.world_size if local is None else local[1]
-        if ranks > 1 and self._private is None:
+        if ranks > 1:
             log.warning(
                 "workers = %s: the private daemon of this process waits for all %d ranks of the job on this machine. "
                 "If they are other processes, no batch comes: start one daemon for all of them, `prepserver start -d`",

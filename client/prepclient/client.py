@@ -237,7 +237,8 @@ class PrepClient(Turns):
     @in_turn
     def __iter__(self) -> Iterator[Any]:
         """One epoch; after `load_state_dict`, the rest of one."""
-        self._attachment.find_ranks()
+        if (spec := self._attachment.spec_of_group()) is not None:
+            self._take_ranks(spec)
         session = self._attached()
         if not session.line.at_epoch_start and not self._attachment.goes_on:
             # The loop left this epoch early: begin the next one, wherever the order allows.
@@ -497,8 +498,16 @@ class PrepClient(Turns):
         return self._attachment.feed
 
     def _attached(self) -> Session:
-        self._attachment.check_process()
-        return self._attachment.session or self._come()
+        at = self._attachment
+        at.check_process()
+        if not at.is_under_way and (spec := at.spec_of_group()) is not None:
+            self._take_ranks(spec)
+        return at.session or self._come()
+
+    @in_turn
+    def _take_ranks(self, spec: Spec) -> None:
+        self._loop.iterators += 1
+        self._attachment.take_ranks(spec)
 
     @in_turn
     def _come(self) -> Session:

@@ -77,6 +77,10 @@ class Sampler:
 class SequentialSampler(Sampler, torch.utils.data.SequentialSampler):
     """As `Sampler`, with `shuffle=False`: Lightning's `overfit_batches` takes no loader with another one."""
 
+    def __init__(self, client: PrepClient) -> None:
+        Sampler.__init__(self, client)
+        self.data_source = client.dataset
+
 
 class BatchSampler(Sampler):
     """As `Sampler`, counted in batches."""

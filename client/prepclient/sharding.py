@@ -17,9 +17,10 @@ from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 class Sharding:
     """The part of the samples that this process reads.
 
-    By default rank and world size come from torch.distributed if it is initialized when an epoch begins, else from
-    ``$RANK`` and ``$WORLD_SIZE``, which torchrun sets; without either, this process reads all samples. Give them if not
-    every rank reads another part, as in tensor parallelism, where all ranks of a group read the same one.
+    By default rank and world size come from torch.distributed if it is initialized, else from ``$RANK`` and
+    ``$WORLD_SIZE``, which torchrun sets; without either, this process reads all samples. A client that was made alone
+    looks again when an epoch begins. Give them if not every rank reads another part, as in tensor parallelism, where
+    all ranks of a group read the same one.
 
     Args:
         rank: Rank of this process among the data-parallel processes, from 0. Give it with `world_size`.

@@ -44,11 +44,13 @@ class Spec:
     is_job_given: bool
 
     def at_present(self) -> Spec:
-        """This spec with the present ranks; itself if they are the same. A process group may begin after it is made.
+        """This spec with the present ranks; itself if they are the same, or given.
 
         Raises:
             InvalidSpec: As `make_spec`.
         """
+        if self.sharding != Sharding():
+            return self
         ranks = find_ranks(self.sharding, os.environ)
         shape = replace(self.shape, rank=ranks.rank, world_size=ranks.world_size, shard=ranks.shard)
         if (shape, ranks.local) == (self.shape, self.local_ranks):

@@ -32,7 +32,7 @@ from prepserver.protocol.messages import (
     Scanning,
     Status,
 )
-from prepserver.protocol.places import runtime_dirs
+from prepserver.protocol.places import trusted_dirs
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
 
@@ -284,9 +284,9 @@ def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> sock
         if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
             # if the path is too long, the error has neither errno nor strerror
             raise errors.NoServer(f"cannot reach the prepserver daemon at {path}: {e.strerror or e}") from e
-        # Daemon and client search the same places; this user may not be able to use the first one.
-        is_usual = os.fspath(runtime_dir) in runtime_dirs(os.environ, os.getuid())
-        there = "" if is_usual else f" --runtime-dir {runtime_dir}"
+        # Daemon and client search the same places, of which this user may not be able to use the first one.
+        is_first = os.fspath(runtime_dir) == trusted_dirs(os.environ, os.getuid(), os.stat)[0]
+        there = "" if is_first else f" --runtime-dir {runtime_dir}"
         raise errors.NoServer(
             f"no prepserver daemon listens at {path}. Start one with `prepserver start{there}`, "
             "name another directory (runtime_dir= or $PREPSERVER_RUNTIME_DIR), or work without it: workers=N starts a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from prepserver.source.roots import Roots
 from prepserver.source.samples import read_regular_file
@@ -23,8 +23,8 @@ class LocalFiles:
         """Whether reading them takes so long that `open` should be called."""
         return self._pace.is_slow
 
-    def open(self, paths: Sequence[bytes]) -> None:
-        """Begin to open files that `read` will be asked for soon; do not wait.
+    def open(self, paths: Iterable[bytes]) -> None:
+        """Begin to open the first of the files that `read` will be asked for soon; do not wait.
 
         Raises:
             OSError: No thread can be started.

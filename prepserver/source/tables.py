@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prepserver.pipeline.errors import SpecError
@@ -69,28 +69,32 @@ class TableSource(LinesSource):
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`: the lines, and the images that they name: of a bucket, as soon as its lines arrive."""
         super().prefetch(indices)
-        for kept in (self._ahead, self._taken):
-            for index in list(kept)[: -_AHEAD // 2 or None] if len(kept) > _AHEAD else ():
-                del kept[index]
         if self._follows:
+            for kept in (self._ahead, self._taken):
+                for index in list(kept)[: -_AHEAD // 2 or None] if len(kept) > _AHEAD else ():
+                    del kept[index]
             self._ahead |= {index: self._place(index) for index in indices}
             self._follow()
-        elif self._local.is_slow:
-            self._local.open([os.fsencode(path) for index in indices for path in self._images_of(index)])
+        elif self._local.is_slow and not self._shards.wants:  # lines of this machine, which are short
+            self._local.open(self._files_of(indices))
 
     def _follow(self) -> None:
         """Begin to read the images of lines that have arrived."""
         while self._ahead and self._shards.has_arrived(*next(iter(self._ahead.values()))):
             index = next(iter(self._ahead))
             del self._ahead[index]
-            remote.link().want(remote.Wanted(path) for path in self._images_of(index))
+            with contextlib.suppress(SampleError):  # reading the sample raises it again
+                self._taken[index] = self._values(index)
+                remote.link().want(map(remote.Wanted, self._images_of(*self._taken[index])))
 
-    def _images_of(self, index: int) -> list[str]:
-        """Return the paths of a line's images, and keep its values for `read`, which raises what is wrong with it."""
-        with contextlib.suppress(SampleError):
-            file, values = self._taken[index] = self._values(index)
-            return [self._image_path(file, self._columns[place][0], values[place]) for place in self._images]
-        return []
+    def _files_of(self, indices: Sequence[int]) -> Iterator[bytes]:
+        """Yield the paths of the images that lines name, as far as the lines are in order."""
+        for index in indices:
+            with contextlib.suppress(SampleError):
+                yield from map(os.fsencode, self._images_of(*self._values(index)))
+
+    def _images_of(self, file: int, values: list[Any]) -> list[str]:
+        return [self._image_path(file, self._columns[place][0], values[place]) for place in self._images]
 
     def _values(self, index: int) -> tuple[int, list[Any]]:
         file, line = self.line(index)

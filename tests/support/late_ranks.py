@@ -1,7 +1,8 @@
 """``late_ranks.py RUNTIME_DIR STORE RANK``: a rank whose process group begins after its clients were made.
 
 Prints as JSON the indices of an epoch of each client: one that was not used before, one whose length was asked for, two
-that gave a batch, of which one was closed then, and one that reads all samples because `Sharding` says so.
+that gave a batch, of which one was closed then, one that did so in rank 0 only, and one that reads all samples because
+`Sharding` says so.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ def main(runtime_dir: str, store: str, rank: int) -> None:
             runtime_dir=runtime_dir, sharding=sharding,
         )  # fmt: skip
 
-    names = ("unused", "length", "batch", "closed")
+    names = ("unused", "length", "batch", "closed", "unequal")
     clients = [*map(client, names), client(f"all{rank}", Sharding(0, 1))]
     assert len(clients[1]) == 11
     next(iter(clients[2]))
     next(iter(clients[3]))
     clients[3].close()
+    if rank == 0:
+        next(iter(clients[4]))
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    assert len(clients[1]) == 6
     read = [[index for (indices,) in each for index in indices.tolist()] for each in clients]
     sizes = [len(each) for each in clients]
     dist.barrier()

@@ -9,9 +9,10 @@ than it saves.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
@@ -78,13 +79,13 @@ class EarlyFiles:
         self._now: dict[bytes, Call[int]] = {}
         self._before: dict[bytes, Call[int]] = {}
 
-    def open(self, paths: Sequence[bytes]) -> None:
-        """Begin to open files; raises `OSError` if no thread can be started."""
+    def open(self, paths: Iterable[bytes]) -> None:
+        """Begin to open the first files, as many as there is room for; raises `OSError` if no thread can be started."""
         self._forget_in_fork()
         _close(self._before)
         self._before, self._now = self._now, {}
         room = _MOST_IN_ALL - sum(len(each._now) + len(each._before) for each in self._all)
-        for path in dict.fromkeys(paths[: max(0, min(_MOST_OPEN, room))]):
+        for path in dict.fromkeys(itertools.islice(paths, max(0, min(_MOST_OPEN, room)))):
             self._now[path] = _threads().begin(partial(_opened, path, self._roots))
 
     def take(self, path: bytes) -> int | None:
