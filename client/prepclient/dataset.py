@@ -59,8 +59,8 @@ class Sampler:
 
     def __len__(self) -> int:
         """Samples per rank and epoch, rounded up, as in DistributedSampler."""
-        shape = self._client.spec.shape
-        return -(-self._client.samples // (shape.world_size * shape.shard.count))
+        samples, shape = self._client.samples, self._client.spec.shape  # to ask for samples may take a rank
+        return -(-samples // (shape.world_size * shape.shard.count))
 
     def set_epoch(self, epoch: int) -> None:
         """See `PrepClient.set_epoch`."""
