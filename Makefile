@@ -13,7 +13,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-# The tests of what decides: see `make coverage`.
+# The tests of what decides, and those of sources, which cover their specs: see `make coverage`.
 COVERING := $(addprefix tests/unit/,order pipeline protocol) \
 	$(filter-out %/test_histories.py,$(wildcard tests/unit/schedule/test_*.py)) tests/unit/transform/test_boxes.py \
 	$(addprefix tests/unit/prepclient/test_,places.py session.py delivery.py timing.py) tests/unit/source

@@ -506,6 +506,7 @@ class PrepClient(Turns):
 
     @in_turn
     def _take_ranks(self, spec: Spec) -> None:
+        self._attachment.check_process()
         self._loop.iterators += 1
         self._attachment.take_ranks(spec)
 

@@ -29,8 +29,7 @@ class LocalFiles:
         Raises:
             OSError: No thread can be started.
         """
-        if self._pace.is_slow:
-            self._early.open(paths)
+        self._early.open(paths)
 
     def read(self, path: bytes) -> bytes:
         """Return the content of a file; raises as `read_regular_file`."""

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.integration
 def test_a_group_that_begins_later_gets_each_sample_once(server: Server, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.late_ranks", str(server.runtime_dir), str(tmp_path / "store")]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(2)]
-    said = [json.loads(rank.communicate(timeout=PATIENCE_S)[0]) for rank in ranks]
+    try:
+        said = [json.loads(rank.communicate(timeout=PATIENCE_S)[0]) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0]
     everything = list(range(late_ranks.SAMPLES))
     for parts in zip(*(each["read"][:5] for each in said), strict=True):

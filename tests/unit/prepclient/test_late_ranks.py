@@ -13,7 +13,7 @@ from prepclient import CenterCrop, PrepClient, PrepClientError, Sharding, Synthe
 
 N, SIZE = 105, 10
 
-Ranked = Callable[[int], None]
+Ranked = Callable[[int | None], None]
 
 
 def client(sharding: Sharding | None = None) -> PrepClient:
@@ -33,19 +33,17 @@ def read(batches: Iterator[tuple[object, ...]] | PrepClient, count: int | None =
 
 @pytest.fixture
 def ranked(monkeypatch: pytest.MonkeyPatch) -> Ranked:
-    """Makes this process that rank of two; before the first call it is none."""
+    """Makes this process that rank of two; with None, and before the first call, it is alone."""
 
-    def become(rank: int) -> None:
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
+    def become(rank: int | None) -> None:
+        for name, value in (("RANK", rank), ("WORLD_SIZE", 2)):
+            if rank is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, str(value))
 
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    become(None)
     return become
-
-
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
 
 
 def fail_once(train: PrepClient, error: type[BaseException]) -> None:
@@ -57,10 +55,10 @@ def fail_once(train: PrepClient, error: type[BaseException]) -> None:
     stage.step = step  # type: ignore[union-attr, method-assign]
 
 
-def test_after_an_error_all_ranks_go_on_at_the_same_batch(ranked: Ranked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_error_all_ranks_go_on_at_the_same_batch(ranked: Ranked) -> None:
     rest: list[int] = []
     for rank in range(2):
-        alone(monkeypatch)
+        ranked(None)
         with client() as train:
             batches = iter(train)
             assert read(batches, 3) == list(range(30))
@@ -73,10 +71,10 @@ def test_after_an_error_all_ranks_go_on_at_the_same_batch(ranked: Ranked, monkey
     assert sorted(rest) == list(range(30, N))
 
 
-def test_a_loaded_place_is_kept_whatever_was_read_before(ranked: Ranked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_place_is_kept_whatever_was_read_before(ranked: Ranked) -> None:
     rest: list[int] = []
     for rank in range(2):
-        alone(monkeypatch)
+        ranked(None)
         with client() as train:
             read(train)
             read(iter(train), 4)

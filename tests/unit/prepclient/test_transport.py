@@ -22,6 +22,7 @@ from prepclient.transport import ask, ask_status, connect
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
 from prepserver.memory.segment import create_segment
+from prepserver.protocol import places as protocol_places
 from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Status, Welcome
 from tests.support.images import sample_layout
@@ -254,10 +255,17 @@ def test_a_path_that_is_too_long_for_a_socket_is_said_to_be(tmp_path: Path) -> N
         connect(tmp_path / ("x" * 120))
 
 
-def test_the_command_to_start_a_daemon_works_for_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a place that the daemon finds by itself it need not be told, and may take another one of these."""
-    with pytest.raises(NoServer, match=f"`prepserver start --runtime-dir {tmp_path}`"):
-        connect(tmp_path)
-    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(tmp_path))
-    with pytest.raises(NoServer, match="`prepserver start`"):
-        connect(tmp_path)
+@pytest.mark.parametrize("uid", [0, 7])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_command_to_start_a_daemon_works_for_this_user(
+    uid: int, is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon need not be told the first usual place: a user who may not take it gets the next one."""
+    monkeypatch.delenv("PREPSERVER_RUNTIME_DIR", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    monkeypatch.setattr(protocol_places, "SYSTEM_RUNTIME_DIR", os.fspath(tmp_path / "system"))
+    place = tmp_path / ("system" if is_first else f"prepserver-{uid}")
+    command = "prepserver start" if is_first else f"prepserver start --runtime-dir {place}"
+    with pytest.raises(NoServer, match=f"`{command}`"):
+        connect(place)
