@@ -92,7 +92,7 @@ class FilesReader(ScanningReader, Generic[T]):
             with open_file(self.roots, self.what, path) as file:
                 return file, self.list_file(path, file, found)
 
-        pairs = progress.over(listed, paths, _AT_ONCE, lambda: samples)
+        pairs = progress.over(listed, paths, _AT_ONCE, lambda: samples, remote=any(map(is_url, paths)))
         files = [file for file, _ in pairs]
         for path in paths:
             places.add_file(path)

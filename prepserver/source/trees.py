@@ -119,7 +119,7 @@ class Bucket:
         try:
             self.classes, objects = remote_files.children(url)
             self.loose = [each.path for each in objects if each.path]
-            folders = progress.over(self._listed, self.classes, _AT_ONCE, lambda: self._found)
+            folders = progress.over(self._listed, self.classes, _AT_ONCE, lambda: self._found, remote=True)
         except SampleError as error:
             raise unusable("the folder", url, error) from error
         self._folders = dict(zip(self.classes, folders, strict=True))

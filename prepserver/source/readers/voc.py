@@ -75,7 +75,7 @@ class VocReader(FileTableReader):
         files, objects = FileTable(self.spec.root), ObjectTable(self.spec.columns)
         masks = FileTable(self.spec.root) if self.spec.masks else None
         names = self._names()
-        found = progress.over(self._annotation, names, _AT_ONCE, lambda: 0)
+        found = progress.over(self._annotation, names, _AT_ONCE, lambda: 0, remote=is_url(self.spec.root))
         for name, (version, rows, size, fault) in zip(names, found, strict=True):
             folder, slash, last = name.rpartition(b"/")
             files.add(b"JPEGImages/" + folder + slash, last + b".jpg", 0)

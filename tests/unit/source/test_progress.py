@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from itertools import pairwise
 
@@ -31,4 +32,28 @@ def test_the_first_error_by_place_ends_the_scan() -> None:
 
     for _ in range(3):
         with pytest.raises(ValueError, match="a"):
-            Progress(lambda _found: None).over(work, ["a", "b", "c"], 3, lambda: 0)
+            Progress(lambda _found: None).over(work, ["a", "b", "c"], 3, lambda: 0, remote=False)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_storage_that_hangs_is_silent_if_it_is_local(monkeypatch: pytest.MonkeyPatch, remote: bool) -> None:
+    """Then the daemon's limit on silence ends the scan; remote reads have limits of their own."""
+    monkeypatch.setattr("prepserver.source.progress._PERIOD_S", 0.01)
+    answers = threading.Event()
+    told: list[int] = []
+    looked = 0
+
+    def work(name: str) -> str:
+        assert name == "quick" or answers.wait(60)
+        return name
+
+    def samples() -> int:
+        nonlocal looked
+        looked += 1
+        if looked == 30:
+            answers.set()
+        return 5
+
+    assert Progress(told.append).over(work, ["quick", "hangs"], 2, samples, remote) == ["quick", "hangs"]
+    assert looked >= 30
+    assert len(told) > 10 if remote else len(told) <= 3, told
