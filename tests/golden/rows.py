@@ -7,9 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prepclient import PrepClient, Sharding, SyntheticImages
 from prepserver.pipeline.ops import OPS, Op
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.source import Record
 from tests.support.odd_images import odd_files, odd_tree
+from tests.support.scenes import COLUMNS, Scenes, encoded, rows_of, scene
 
 FILE = Path(__file__).with_name("rows.json")
 
@@ -67,13 +72,36 @@ def digests(kept: dict[str, Any], folder: Path) -> dict[str, Any]:
     rows = [{"pipeline": each["pipeline"], **digests_of(each["pipeline"], given)} for each in kept["rows"]]
     plain = [OPS["CenterCrop"](size=16)]  # type: ignore[call-arg]
     orders = [{"order": order, "digest": digest(given["drawn"], plain, **order)} for order in ORDERS]
-    return {"files": [encoded_as_here()], "rows": rows, "orders": orders}
+    ops = [{"pipeline": each["pipeline"], "digest": digest_of_op(each["pipeline"])} for each in kept["ops"]]
+    return {"files": [encoded_as_here()], "rows": rows, "orders": orders, "ops": ops}
 
 
 def digests_of(wire: list[dict[str, Any]], given: Sources) -> dict[str, str]:
     """Of one pipeline's rows, by the name of the source."""
     ops, views = ops_of(wire)
     return {name: digest(source, ops, views=views, shuffle=True) for name, source in given.items()}
+
+
+def composed(number: int) -> Record:
+    """A scene with gradients, so that every op changes some of its pixels, and with its objects on its mask."""
+    found = scene(number, height := 26 + 3 * number, width := 40 - 2 * number)
+    rows, columns = np.mgrid[:height, :width]
+    image = np.stack([5 * rows + columns, 3 * columns + 20 * number, rows * columns], -1) % 256
+    classes = np.full((height, width), 1 + number, np.uint8)
+    classes[2 : height // 2, 1 : width // 2] = 100 + number
+    labels = np.array([1 + number, 100 + number])
+    return {**found, "image": encoded(image.astype(np.uint8)), "classes": classes, "labels": labels}
+
+
+def digest_of_op(wire: list[dict[str, Any]]) -> str:
+    """Of the rows that a pipeline makes of six scenes, which hold a column of each kind; no file is a JPEG."""
+    found = hashlib.sha256()
+    source = Scenes([composed(number) for number in range(6)])
+    rows, bad = rows_of(source.stream(), Pipeline.from_wire(wire, COLUMNS), 6)
+    assert not bad, bad
+    for name, values in rows.items():
+        found.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
+    return found.hexdigest()[:24]
 
 
 def load() -> dict[str, Any]:

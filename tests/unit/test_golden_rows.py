@@ -9,7 +9,7 @@ import PIL
 import pytest
 
 from prepclient import CenterCrop
-from tests.golden.rows import digest, digests_of, encoded_as_here, load, sources
+from tests.golden.rows import digest, digest_of_op, digests_of, encoded_as_here, load, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = load()
@@ -39,3 +39,9 @@ def test_every_order_is_what_it_was(tmp_path: Path) -> None:
     drawn = sources(tmp_path)["drawn"]
     for kept in KEPT["orders"]:
         assert digest(drawn, [CenterCrop(16)], **kept["order"]) == kept["digest"], kept["order"]
+
+
+def test_the_rows_of_every_op_are_what_they_were() -> None:
+    """Release 0.2 made the same."""
+    changed = [each["pipeline"] for each in KEPT["ops"] if digest_of_op(each["pipeline"]) != each["digest"]]
+    assert not changed
