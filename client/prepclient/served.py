@@ -21,13 +21,10 @@ from prepclient.spec import Spec
 from prepclient.transport import Connection, ask, ask_status, unexpected
 from prepserver.memory.errors import SegmentError
 from prepserver.protocol.layout import RingLayout, ring_fields
-from prepserver.protocol.messages import Attach, Moved, Ready, Release, Sync, Welcome
+from prepserver.protocol.messages import SYNC_AFTER_S, Attach, Moved, Ready, Release, Sync, Welcome
 from prepserver.protocol.schema import ProtocolError
 
 log = logging.getLogger("prepclient")
-
-_SYNC_AFTER_S = 2.0
-"""After this much silence the client asks again, so that a lost message costs no more than a delay."""
 
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
@@ -129,7 +126,7 @@ class ServedFeed(Feed):
         if until.is_met():
             return
         began_s = time.monotonic()
-        sync_s = began_s + _SYNC_AFTER_S
+        sync_s = began_s + SYNC_AFTER_S
         say_s = began_s + _SAY_AFTER_S
         while True:
             now_s = time.monotonic()
@@ -144,10 +141,10 @@ class ServedFeed(Feed):
                 return
             now_s = time.monotonic()
             if not until.holds_up():
-                sync_s = now_s + _SYNC_AFTER_S
+                sync_s = now_s + SYNC_AFTER_S
             if now_s >= sync_s:
                 self._connection.send(Sync(session.released_upto))
-                sync_s = now_s + _SYNC_AFTER_S
+                sync_s = now_s + SYNC_AFTER_S
             if now_s >= say_s:
                 log.warning("%s", self._what_is_missing(session, now_s - began_s))
                 say_s = now_s + _SAY_AFTER_S

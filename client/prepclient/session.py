@@ -10,20 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prepserver.pipeline.batches import Batch, Batching, BatchLine
-from prepserver.pipeline.shard import WHOLE, Shard
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a client's rows are cut into batches. `EpochPlan` and `BatchLine` explain the fields."""
-
-    batch_size: int
-    drop_last: bool
-    rank: int
-    world_size: int
-    shard: Shard = WHOLE
-    batching: Batching = "shuffle-batch-repeat"
+from prepserver.pipeline.batches import Batch, BatchLine, BatchShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +56,16 @@ class Session:
         epoch: Number of the epoch that begins at `epoch_start`.
         epoch_start: Position at which it begins.
         position: Position of the first batch, in that epoch.
-        shape: Shape of the batches.
+        shape: How samples are cut into batches.
         rounds: Batches from `position` on that this rank has already taken.
         totals: Totals of earlier attachments.
     """
 
     def __init__(
-        self, samples: int, epoch: int, epoch_start: int, position: int, shape: Shape, rounds: int = 0,
+        self, samples: int, epoch: int, epoch_start: int, position: int, shape: BatchShape, rounds: int = 0,
         totals: Totals = Totals(),  # noqa: B008 - immutable
     ) -> None:  # fmt: skip
-        line = (
-            samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds,
-            shape.shard, shape.batching,
-        )  # fmt: skip
+        line = samples, shape, epoch_start, position, rounds
         self.samples = samples
         self._shard = shape.shard
         self.ready_upto = position

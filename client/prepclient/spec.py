@@ -14,9 +14,8 @@ import numpy as np
 from prepclient.checks import boolean
 from prepclient.equivalents import refuse_torchvision
 from prepclient.errors import InvalidSpec
-from prepclient.session import Shape
 from prepclient.sharding import Sharding, find_ranks
-from prepserver.pipeline.batches import Batching, batch_rows
+from prepserver.pipeline.batches import Batching, BatchShape, batch_rows
 from prepserver.pipeline.caching import wanted
 from prepserver.pipeline.checks import choice, integer
 from prepserver.pipeline.errors import SpecError
@@ -37,7 +36,7 @@ class Spec:
     pipeline: Pipeline  # canonical
     shuffle: Shuffle
     seed: int  # seed of order and augmentation
-    shape: Shape
+    shape: BatchShape
     local_ranks: tuple[int, int] | None  # (first, count) of the ranks on this machine; None for all
     job: str
     sharding: Sharding  # as given
@@ -113,7 +112,7 @@ def make_spec(
         raise SpecError("sharding", sharding, "Sharding(...), or None for the launcher's ranks")
     sharding = sharding or Sharding()
     ranks = find_ranks(sharding, os.environ)
-    shape = Shape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
+    shape = BatchShape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
     name = _job_name(ranks.world_size) if job is None else job
     return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, name, sharding, job is not None)
 

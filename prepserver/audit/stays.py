@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prepserver.audit.records import Attached, Bad, Job, Left, Progress, Record, Rows
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, BatchShape
 
 
 @dataclass(slots=True)
@@ -26,8 +26,8 @@ class Stay:
     def line(self) -> BatchLine:
         """Its batches, from the first on."""
         a = self.attached
-        shape = (a.batch_size, a.drop_last, a.rank, a.world_size)
-        return BatchLine(self.rows.n, a.epoch_start, a.position, *shape, a.rounds, self.rows.shard, a.batching)
+        shape = BatchShape(a.batch_size, a.drop_last, a.rank, a.world_size, self.rows.shard, a.batching)
+        return BatchLine(self.rows.n, shape, a.epoch_start, a.position, a.rounds)
 
     @property
     def first(self) -> int:

@@ -73,6 +73,18 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchShape:
+    """How a rank's samples are cut into batches; `EpochPlan` explains the first four fields."""
+
+    batch_size: int
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    shard: Shard = WHOLE  # which part of the samples; positions count within it
+    batching: Batching = "shuffle-batch-repeat"  # whether batches cross the ends of epochs
+
+
+@dataclass(frozen=True, slots=True)
 class EpochPlan:
     """The batches of one rank over positions [start, stop): an epoch, or what is left of a resumed one."""
 
@@ -154,34 +166,22 @@ class EpochPlan:
 
 
 class BatchLine:
-    """One rank's endless line of batches, epoch after epoch. `EpochPlan` explains the other arguments.
+    """One rank's endless line of batches, epoch after epoch.
 
     Args:
-        n: Samples of the source.
+        samples: Samples of the source.
+        shape: How they are cut.
         epoch_start: Position at which the job's current epoch began.
-        position: The job's position in this epoch, epoch_start <= position < epoch_start + n.
+        position: The job's position in this epoch, epoch_start <= position < epoch_start + positions of the shard.
         rounds: Batches from `position` on that this rank has had already.
-        shard: Which part of the samples; positions count within the shard.
-        batching: Whether batches cross the ends of epochs.
 
     Raises:
         ValueError: An epoch would have no batch, or the numbers contradict each other.
     """
 
-    def __init__(
-        self,
-        n: int,
-        epoch_start: int,
-        position: int,
-        batch_size: int,
-        drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-        rounds: int = 0,
-        shard: Shard = WHOLE,
-        batching: Batching = "shuffle-batch-repeat",
-    ) -> None:
-        samples, n = n, shard.positions(n)
+    def __init__(self, samples: int, shape: BatchShape, epoch_start: int, position: int, rounds: int = 0) -> None:
+        batch_size, rank, world_size, shard = shape.batch_size, shape.rank, shape.world_size, shape.shard
+        n = shard.positions(samples)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not in [0, world_size = {world_size})")
         if batch_size < 1:
@@ -190,29 +190,29 @@ class BatchLine:
             raise ValueError(f"position {position} is not in the epoch [{epoch_start}, {epoch_start + n}]")
         self.n = n  # positions of an epoch
         self.epoch_start = epoch_start
-        uneven, short = shard.is_uneven(samples), shard.is_short(samples)
-        crossing = batching == "shuffle-repeat-batch"
-        if crossing and uneven:
+        self._shape = shape
+        self._uneven, self._short = shard.is_uneven(samples), shard.is_short(samples)
+        self._crossing = shape.batching == "shuffle-repeat-batch"
+        if self._crossing and self._uneven:
             raise ValueError(
                 f"{samples} samples are not num_shards = {shard.count} equal parts: a batch that crosses epochs "
                 "(order='shuffle-repeat-batch') would have a hole in some shards"
             )
-        if crossing and batch_size * world_size > n:
+        if self._crossing and batch_size * world_size > n:
             raise ValueError(
                 f"batch_size = {batch_size} for world_size = {world_size} is more than an epoch of {n} rows"
                 f"{_of(shard)}: batches that cross epochs would pass over some"
             )
-        self._shape = (batch_size, drop_last, rank, world_size, uneven, short, crossing)
-        self.full_epoch = EpochPlan(0, n, *self._shape)  # an epoch from its first to its last position
+        self.full_epoch = self._plan(0, n)  # an epoch from its first to its last position
         if len(self.full_epoch) == 0:
             raise ValueError(
                 f"an epoch of {samples} samples has no batch of batch_size = {batch_size} for "
-                f"world_size = {world_size}{' with drop_last' if drop_last else ''}{_of(shard)}"
+                f"world_size = {world_size}{' with drop_last' if shape.drop_last else ''}{_of(shard)}"
             )
         if samples < world_size * shard.count:
             raise ValueError(f"{samples} samples cannot be dealt to world_size = {world_size} ranks{_of(shard)}")
         # The current epoch, or what a resumed job has left of it.
-        self.plan = EpochPlan(position, epoch_start + n, *self._shape)
+        self.plan = self._plan(position, epoch_start + n)
         self._count = len(self.plan)  # needed for every batch, in the daemon and in the client
         if not 0 <= rounds <= self._count:
             raise ValueError(f"rounds = {rounds} of an epoch with {self._count} batches left")
@@ -256,12 +256,19 @@ class BatchLine:
         """Position at which all ranks stand: what a checkpoint holds."""
         return self.plan.resume_position(self.number)
 
+    def _plan(self, start: int, stop: int) -> EpochPlan:
+        each = self._shape
+        return EpochPlan(
+            start, stop, each.batch_size, each.drop_last, each.rank, each.world_size, self._uneven, self._short,
+            self._crossing,
+        )  # fmt: skip
+
     def _skip_empty(self) -> None:
         if self.number < self._count:
             return
         self.epoch_start += self.n
         start = self.plan.end if self.plan.crossing else self.epoch_start
-        self.plan = EpochPlan(start, self.epoch_start + self.n, *self._shape)
+        self.plan = self._plan(start, self.epoch_start + self.n)
         self._count = len(self.plan)
         self.number = 0
 

@@ -40,6 +40,9 @@ from prepserver.protocol.schema import (
 ATTACH_SOCKET = "attach.sock"
 LINE_SOCKET = "line.sock"
 
+SYNC_AFTER_S = 2.0
+"""After this much silence in `next()` a client sends a `Sync`, so that a lost message costs no more than a delay."""
+
 Shuffle = Literal["none", "full", "cyclic"]
 Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
 LAGS = ("auto", "wait", "detach")

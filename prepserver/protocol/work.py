@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from prepserver.protocol.codec import registry
+from prepserver.protocol.messages import Shuffle
 from prepserver.protocol.schema import (
     ClassNames,
     Count,
@@ -70,7 +71,7 @@ class AddStream:
     stream: Small
     source: Tree
     index_path: Path
-    shuffle: Literal["none", "full", "cyclic"]
+    shuffle: Shuffle
     seed: Seed
     quarantined: Indices = field(default_factory=list)  # indices of samples that killed workers
     roots: Roots = field(default_factory=list)  # folders that must hold every file that is read; empty for any folder

@@ -29,7 +29,7 @@ from prepserver.schedule.asked import (
     rows_had,
     shard_of,
 )
-from prepserver.schedule.early import PATIENCE
+from prepserver.schedule.early import EARLY_PATIENCE
 from prepserver.schedule.events import RankAttaches, RingMade
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.meeting import Meetings
@@ -252,9 +252,9 @@ class Admission:
             yield self._partings.add_lane(stream, lane)
         if where.into is not None:
             round_rows = attach.batch_size * attach.world_size
-            self._meetings.start_early(stream, where.into, round_rows, PATIENCE * attach.join_wait_s)
+            self._meetings.start_early(stream, where.into, round_rows, EARLY_PATIENCE * attach.join_wait_s)
         else:
-            self._meetings.share_wait(stream, PATIENCE * attach.join_wait_s)
+            self._meetings.share_wait(stream, EARLY_PATIENCE * attach.join_wait_s)
         job = Job(
             self._table.new_id(), keys.run, keys.where, attach, event.uid, where.epoch_start, where.position, now_s
         )

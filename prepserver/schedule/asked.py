@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from prepserver.pipeline.batches import BatchLine, Starts, check_start
+from prepserver.pipeline.batches import BatchLine, BatchShape, Starts, check_start
 from prepserver.pipeline.caching import Wanted, wanted
 from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
@@ -176,9 +176,10 @@ def line_of(attach: Attach, samples: int, start: Start, rank: int, rounds: int) 
     Raises:
         Refusal: There are none.
     """
-    shape, shard = (attach.batch_size, attach.drop_last, rank, attach.world_size), shard_of(attach)
+    shard = shard_of(attach)
+    shape = BatchShape(attach.batch_size, attach.drop_last, rank, attach.world_size, shard, attach.batching)
     try:
-        return BatchLine(samples, start.epoch_start, start.position, *shape, rounds, shard, attach.batching)
+        return BatchLine(samples, shape, start.epoch_start, start.position, rounds)
     except ValueError as e:
         is_inside = start.epoch_start <= start.position <= start.epoch_start + shard.positions(samples)
         raise Refusal("spec", str(e), "batch_size" if is_inside else "position") from e

@@ -34,7 +34,7 @@ BEHIND_S = 2.0
 ALLOWANCE = 64
 """An early stream makes at most 1/64 of an epoch, but at least `ROUNDS_NEEDED` rounds."""
 
-PATIENCE = 2.0
+EARLY_PATIENCE = 2.0
 """Longest wait at the cap, as a multiple of `join_wait_s`."""
 
 

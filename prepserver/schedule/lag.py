@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from prepserver.protocol.messages import SYNC_AFTER_S
 from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
 
@@ -23,9 +24,6 @@ PATIENCE_S = 2.0
 FORGIVEN = 0.25
 """Fraction of well-behaved time that a job earns back as patience. So a job that costs the others more than a fifth of
 their time parts sooner or later, and one that stalls now and then does not."""
-
-ASKS_AFTER_S = 2.0
-"""A job sends its first Sync after this long in `next()`."""
 
 IGNORED_REPORTS = 2
 """Ignore this many wait reports after a job joins: they lag by one batch and may describe its previous stream."""
@@ -144,7 +142,7 @@ class LagWatch:
                     last = replace(last, stream=stream.id, here_s=0.0, ignored=0)
                 now = replace(last, here_s=last.here_s + passed_s, batches=cursor.batches, waits=cursor.waits)
                 if cursor.waits:
-                    now.total_s += passed_s if last.waits else min(ASKS_AFTER_S, now.here_s)
+                    now.total_s += passed_s if last.waits else min(SYNC_AFTER_S, now.here_s)
                 now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
                 ignores = cursor.batches != last.batches and last.ignored < IGNORED_REPORTS
                 now.ignored += ignores

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from prepserver.schedule.records import Chunk
 
-PATIENCE = 2
+DECODES_WAITED = 2
 """An idle worker decodes a group again if a worker that keeps it is busy for longer than this many decode times."""
 
 
@@ -62,7 +62,7 @@ class RowGroups:
             self.aside.setdefault(group, {})[found.position] = found
         for group in self.aside if idle else ():
             found_ns = (busy_ns(other) for other in self._keepers[group])
-            if min(ns for ns in found_ns if ns is not None) > PATIENCE * self.decode_ns:
+            if min(ns for ns in found_ns if ns is not None) > DECODES_WAITED * self.decode_ns:
                 return self._taken(group)
         return None
 

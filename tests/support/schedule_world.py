@@ -13,12 +13,12 @@ import itertools
 from dataclasses import dataclass, field
 
 from prepclient import RandomResizedCrop, SyntheticImages
-from prepclient.session import Session, Shape
+from prepclient.session import Session
 from prepserver.order import make_order
-from prepserver.pipeline.batches import Batch, Starts
+from prepserver.pipeline.batches import Batch, BatchShape, Starts
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
-from prepserver.protocol.messages import Attach, Shuffle
+from prepserver.protocol.messages import SYNC_AFTER_S, Attach, Shuffle
 from prepserver.schedule.actions import (
     Action,
     Admit,
@@ -54,7 +54,7 @@ from prepserver.schedule.events import (
     WorkerUp,
 )
 from prepserver.schedule.join import Place
-from prepserver.schedule.lag import ASKS_AFTER_S, Parting
+from prepserver.schedule.lag import Parting
 from prepserver.schedule.records import BadRow, Suspect, Took
 from prepserver.schedule.strikes import CRASH_STRIKES
 from tests.support.consistency import validate
@@ -350,7 +350,7 @@ class World:
     def join(
         self,
         ask: Ask,
-        shape: Shape,
+        shape: BatchShape,
         extra_rows: int,
         prefetch: int,
         rows_per_s: float = 100.0,
@@ -404,7 +404,7 @@ class World:
             if cursor in self.clients:
                 continue
             attach = dataclasses.replace(asked.asked.attach, rank=rank)
-            shape = Shape(attach.batch_size, attach.drop_last, rank, attach.world_size, batching=attach.batching)
+            shape = BatchShape(attach.batch_size, attach.drop_last, rank, attach.world_size, batching=attach.batching)
             session = Session(self.n, 0, job.epoch_start, job.position, shape)
             again = dataclasses.replace(asked, asked=dataclasses.replace(asked.asked, attach=attach))
             self.clients[cursor] = Client(
@@ -472,9 +472,9 @@ class World:
 
     def stand_waiting(self, client: Client, seconds: float) -> None:
         """The client is in `next()` for so long; now and then it asks again."""
-        asked = client.waits_s // ASKS_AFTER_S
+        asked = client.waits_s // SYNC_AFTER_S
         client.waits_s += seconds
-        if client.waits_s // ASKS_AFTER_S > asked:
+        if client.waits_s // SYNC_AFTER_S > asked:
             self.ask_again(client)
 
     # -- workers ----------------------------------------------------------------------------------------

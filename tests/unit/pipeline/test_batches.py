@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import get_args
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from prepserver.pipeline.batches import Batch, Batching, BatchLine, EpochPlan, batch_rows
+from prepserver.pipeline.batches import Batch, Batching, BatchLine, BatchShape, EpochPlan, batch_rows
 from prepserver.pipeline.shard import Shard
 
 SIZES = st.integers(1, 9)
@@ -96,7 +96,7 @@ def test_a_batch_that_the_epoch_has_not_is_an_index_error(number: int) -> None:
 
 
 def line(n: int, at: int, size: int, drop_last: bool, world: int, rank: int = 0, start: int = 0) -> BatchLine:
-    return BatchLine(n, start, at, size, drop_last, rank, world)
+    return BatchLine(n, BatchShape(size, drop_last, rank, world), start, at)
 
 
 @given(st.integers(1, 60), SIZES, WORLDS, st.booleans(), st.integers(0, 3), st.data())
@@ -150,40 +150,40 @@ def test_a_line_moved_on_by_rounds_is_one_that_went_them(n: int, size: int, worl
     went = line(n, 0, size, False, world, world - 1)
     for _ in range(steps):
         went.advance()
-    came = BatchLine(n, went.epoch_start, went.plan.start, size, False, world - 1, world, went.number)
+    came = BatchLine(n, BatchShape(size, False, world - 1, world), went.epoch_start, went.plan.start, went.number)
     assert (came.peek(), came.position, came.epoch_start) == (went.peek(), went.position, went.epoch_start)
 
 
 def test_a_line_at_the_end_of_an_epoch_stands_at_the_next() -> None:
-    at_end = BatchLine(10, 20, 30, 4)
+    at_end = BatchLine(10, BatchShape(4), 20, 30)
     assert (at_end.epoch_start, at_end.position, at_end.peek()) == (30, 30, Batch(30, 34))
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((10, 0, 0, 4, False, 2, 2), "rank = 2 is not in"),
-        ((10, 0, 0, 4, False, -1, 2), "rank = -1 is not in"),
-        ((10, 0, 0, 0), "batch_size = 0"),
-        ((10, 10, 9, 4), "position 9 is not in the epoch"),
-        ((10, 0, 11, 4), "position 11 is not in the epoch"),
-        ((10, 0, 0, 4, True, 0, 3), "no batch of batch_size = 4 for world_size = 3 with drop_last"),
-        ((3, 0, 0, 1, False, 0, 4), "3 samples cannot be dealt to world_size = 4"),
-        ((0, 0, 0, 1), "no batch"),
-        ((10, 0, 8, 2, False, 0, 1, 2), "rounds = 2 of an epoch with 1 batches left"),
-        ((10, 0, 8, 2, False, 0, 1, -1), "rounds = -1"),
+        ((10, BatchShape(4, False, 2, 2), 0, 0), "rank = 2 is not in"),
+        ((10, BatchShape(4, False, -1, 2), 0, 0), "rank = -1 is not in"),
+        ((10, BatchShape(0), 0, 0), "batch_size = 0"),
+        ((10, BatchShape(4), 10, 9), "position 9 is not in the epoch"),
+        ((10, BatchShape(4), 0, 11), "position 11 is not in the epoch"),
+        ((10, BatchShape(4, True, 0, 3), 0, 0), "no batch of batch_size = 4 for world_size = 3 with drop_last"),
+        ((3, BatchShape(1, False, 0, 4), 0, 0), "3 samples cannot be dealt to world_size = 4"),
+        ((0, BatchShape(1), 0, 0), "no batch"),
+        ((10, BatchShape(2, False, 0, 1), 0, 8, 2), "rounds = 2 of an epoch with 1 batches left"),
+        ((10, BatchShape(2, False, 0, 1), 0, 8, -1), "rounds = -1"),
     ],
 )
-def test_numbers_that_contradict_each_other_are_refused(arguments: tuple[int, ...], said: str) -> None:
+def test_numbers_that_contradict_each_other_are_refused(arguments: tuple[Any, ...], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        BatchLine(*arguments)  # type: ignore[arg-type]
+        BatchLine(*arguments)
 
 
 def lines(n: int, shards: int, world: int, size: int, drop_last: bool, epoch: int, at: int = 0) -> list[BatchLine]:
     """One for each rank of each shard, where each shard stands at its place `at` of the epoch."""
     m = Shard(shards).positions(n)
     return [
-        BatchLine(n, epoch * m, epoch * m + at, size, drop_last, rank, world, shard=Shard(shards, s))
+        BatchLine(n, BatchShape(size, drop_last, rank, world, Shard(shards, s)), epoch * m, epoch * m + at)
         for s in range(shards)
         for rank in range(world)
     ]
@@ -233,7 +233,7 @@ def test_the_rest_of_an_epoch_is_dealt_exactly_to_all_shards(
 
 
 def test_a_shard_one_sample_short_has_a_last_batch_one_shorter() -> None:
-    plans = [BatchLine(15, 0, 0, 4, shard=Shard(2, s)).plan for s in (0, 1)]
+    plans = [BatchLine(15, BatchShape(4, shard=Shard(2, s)), 0, 0).plan for s in (0, 1)]
     assert [[(b.start, b.stop) for b in map(p.batch, range(len(p)))] for p in plans] == [
         [(0, 4), (4, 8)],
         [(0, 4), (4, 7)],
@@ -242,13 +242,13 @@ def test_a_shard_one_sample_short_has_a_last_batch_one_shorter() -> None:
 
 def test_too_few_samples_for_all_ranks_of_all_shards_are_refused() -> None:
     with pytest.raises(ValueError, match="world_size = 2 ranks in each of num_shards = 3"):
-        BatchLine(5, 0, 0, 1, rank=0, world_size=2, shard=Shard(3, 0))
+        BatchLine(5, BatchShape(1, rank=0, world_size=2, shard=Shard(3, 0)), 0, 0)
     with pytest.raises(ValueError, match="drop_last in each of num_shards = 2"):
-        BatchLine(15, 0, 0, 8, True, shard=Shard(2, 0))
+        BatchLine(15, BatchShape(8, True, shard=Shard(2, 0)), 0, 0)
 
 
 def crossing(n: int, start: int, at: int, size: int, rank: int = 0, world: int = 1, rounds: int = 0) -> BatchLine:
-    return BatchLine(n, start, at, size, False, rank, world, rounds, batching="shuffle-repeat-batch")
+    return BatchLine(n, BatchShape(size, False, rank, world, batching="shuffle-repeat-batch"), start, at, rounds)
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(0, 3), st.data())
@@ -318,8 +318,8 @@ def test_batches_across_epochs_are_refused_where_holes_would_be() -> None:
     with pytest.raises(ValueError, match="more than an epoch of 7 rows"):
         crossing(7, 0, 0, 4, 0, 2)
     with pytest.raises(ValueError, match="not num_shards = 2 equal parts"):
-        BatchLine(7, 0, 0, 2, shard=Shard(2, 0), batching="shuffle-repeat-batch")
-    assert BatchLine(8, 0, 0, 3, shard=Shard(2, 1), batching="shuffle-repeat-batch").peek() == Batch(0, 3)
+        BatchLine(7, BatchShape(2, shard=Shard(2, 0), batching="shuffle-repeat-batch"), 0, 0)
+    assert BatchLine(8, BatchShape(3, shard=Shard(2, 1), batching="shuffle-repeat-batch"), 0, 0).peek() == Batch(0, 3)
 
 
 def test_whole_batches_are_shuffled_by_one_batching_only() -> None:

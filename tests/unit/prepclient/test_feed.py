@@ -20,7 +20,7 @@ from prepserver.memory.segment import create_segment
 from prepserver.pipeline.ops import RandomResizedCrop
 from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.messages import Sync, Welcome
-from prepserver.schedule.early import PATIENCE
+from prepserver.schedule.early import EARLY_PATIENCE
 from tests.support.images import sample_layout
 from tests.support.one_peer import leased
 
@@ -30,7 +30,7 @@ def test_waiting_for_a_shared_stream_ends_before_the_batch_wait(
     asked_s: float, timeout_s: float, sent_s: float
 ) -> None:
     assert Joining(wait_s=asked_s).longest_wait_s(timeout_s) == sent_s
-    assert PATIENCE * sent_s < timeout_s
+    assert EARLY_PATIENCE * sent_s < timeout_s
 
 
 SPEC = make_spec(
@@ -62,7 +62,7 @@ def test_a_ring_of_other_rows_is_refused(tmp_path: Path) -> None:
 def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_up: bool
 ) -> None:
-    monkeypatch.setattr(room, "_SYNC_AFTER_S", 0.01)
+    monkeypatch.setattr(room, "SYNC_AFTER_S", 0.01)
     served, peer = served_by(tmp_path, sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype))
     session = Session(64, 0, 0, 0, SPEC.shape)
     asked = 0

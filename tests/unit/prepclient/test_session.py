@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from prepclient.session import Bad, Session, Shape
-from prepserver.pipeline.batches import Batch, BatchLine
+from prepclient.session import Bad, Session
+from prepserver.pipeline.batches import Batch, BatchLine, BatchShape
 from tests.support.sessions import hand_out
 
 CASES = st.tuples(
@@ -19,8 +19,8 @@ def made(
     n: int, size: int, drop_last: bool, world: int, epoch: int, offset: int, rank: int
 ) -> tuple[Session, BatchLine]:
     start = epoch * n
-    session = Session(n, epoch, start, start + offset, Shape(size, drop_last, rank, world))
-    return session, BatchLine(n, start, start + offset, size, drop_last, rank, world)
+    session = Session(n, epoch, start, start + offset, BatchShape(size, drop_last, rank, world))
+    return session, BatchLine(n, BatchShape(size, drop_last, rank, world), start, start + offset)
 
 
 def is_bad(position: int) -> bool:
@@ -85,7 +85,7 @@ def test_any_interleaving_keeps_order_and_holds_what_is_held(
 
 
 def test_what_was_given_back_is_not_remembered_for_ever() -> None:
-    session = Session(10, 0, 0, 0, Shape(2, False, 0, 1))
+    session = Session(10, 0, 0, 0, BatchShape(2, False, 0, 1))
     for step in range(1000):
         session.ready(2 * step + 2, [(2 * step, 1, "r")])
         start = session.stage().start
@@ -96,7 +96,7 @@ def test_what_was_given_back_is_not_remembered_for_ever() -> None:
 
 
 def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:
-    session = Session(8, 0, 0, 0, Shape(4, False, 0, 1))
+    session = Session(8, 0, 0, 0, BatchShape(4, False, 0, 1))
     session.ready(8, [(1, 11, "a"), (6, 66, "b")])
     for _ in range(2):
         session.give_back(session.stage().start)
@@ -106,7 +106,7 @@ def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:
 
 
 def test_a_bad_row_of_a_sibling_is_not_ours() -> None:
-    session = Session(8, 0, 0, 0, Shape(2, False, 1, 2))
+    session = Session(8, 0, 0, 0, BatchShape(2, False, 1, 2))
     session.ready(4, [(0, 5, "theirs"), (3, 7, "ours")])
     session.stage()
     assert hand_out(session) == (Batch(2, 4), [Bad(3, 7, "ours")])
@@ -114,7 +114,7 @@ def test_a_bad_row_of_a_sibling_is_not_ours() -> None:
 
 def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
     """Rows that are picked up ahead of it do not count."""
-    session = Session(4, 3, 12, 12, Shape(2, False, 0, 1))
+    session = Session(4, 3, 12, 12, BatchShape(2, False, 0, 1))
     session.ready(20, [])
     for _ in range(4):
         session.stage()
@@ -128,7 +128,7 @@ def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
 
 
 def test_a_resumed_session_is_in_the_middle_of_its_epoch() -> None:
-    session = Session(10, 2, 20, 26, Shape(4, False, 0, 1))
+    session = Session(10, 2, 20, 26, BatchShape(4, False, 0, 1))
     assert (session.line.at_epoch_start, session.epoch, session.batches_left, session.line.batches_per_epoch) == (
         False,
         2,
@@ -140,7 +140,7 @@ def test_a_resumed_session_is_in_the_middle_of_its_epoch() -> None:
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 def test_a_session_that_comes_back_goes_on_at_its_next_batch(rounds: int) -> None:
-    session = Session(12, 0, 0, 0, Shape(2, False, 1, 2), rounds)
+    session = Session(12, 0, 0, 0, BatchShape(2, False, 1, 2), rounds)
     assert session.upcoming == Batch(4 * rounds + 2, 4 * rounds + 4)
     assert session.place == (0, 0, rounds)
     assert session.position == 4 * rounds

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from prepclient import PadTokens, Plugin, PluginOp, RandomResizedCrop, SyntheticImages, Tokenize, kinds
-from prepclient.session import Shape
 from prepserver.order import make_order
+from prepserver.pipeline.batches import BatchShape
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
@@ -61,7 +61,7 @@ def join(
 ) -> int:
     """A job; its number, or 0 if it was refused."""
     ask = Ask(key, 0, owner, epoch=epoch, join_wait_s=wait_s)
-    joined = world.join(ask, Shape(2, False, 0, world_size), extra, 0, 1.0)
+    joined = world.join(ask, BatchShape(2, False, 0, world_size), extra, 0, 1.0)
     return 0 if joined is None else joined[1]
 
 

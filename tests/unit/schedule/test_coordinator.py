@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepclient.session import Shape
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.protocol.work import AddLane, AddStream, DropLane, DropStream
 from prepserver.schedule.actions import (
     Action,
@@ -70,7 +69,7 @@ def cursor(
     s: ByHand, id: int, stream: int = 1, *, batch: int = 4, lane: int | None = None, position: int = 0,
     prefetch: int = 1000, rank: int = 0, world: int = 1, n: int = N, present: bool = True, drop_last: bool = False,
 ) -> list[Action]:  # fmt: skip
-    line = BatchLine(n, position // n * n, position, batch, drop_last, rank, world)
+    line = BatchLine(n, BatchShape(batch, drop_last, rank, world), position // n * n, position)
     first = line.peek().start
     lane = 10 * stream if lane is None else lane
     s.add_cursor(stream, Cursor(id, lane, id, line, prefetch, first, first, present=False))
@@ -820,7 +819,7 @@ def test_the_source_of_a_task_is_known_while_a_job_needs_it() -> None:
 
 def test_a_new_worker_hears_of_all_streams_and_lanes() -> None:
     world = World()
-    assert world.join(Ask("key"), Shape(2, False, 0, 1), 0, 0)
+    assert world.join(Ask("key"), BatchShape(2, False, 0, 1), 0, 0)
     (opened, lane) = world.coordinator.setup()
     assert isinstance(opened, AddStream)
     assert isinstance(lane, AddLane)
@@ -897,7 +896,7 @@ def test_the_story_says_in_words_what_happened(what: Noted, words: str) -> None:
 
 def test_the_story_names_the_rank_that_attached() -> None:
     world = World()
-    assert world.join(Ask("key"), Shape(2, False, 0, 1), 0, 0)
+    assert world.join(Ask("key"), BatchShape(2, False, 0, 1), 0, 0)
     (at,) = world.table.streams
     assert "rank 0 of job 'job1' attached" in world.coordinator.story.of(at)
 

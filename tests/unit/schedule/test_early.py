@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepclient.session import Shape
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.schedule.actions import GoesAlone
 from prepserver.schedule.early import ALLOWANCE, Early, allowance, look
 from prepserver.schedule.join import Place
@@ -44,7 +43,7 @@ class Pair(World):
     ) -> Client:
         needed = 2 * batch_size * world_size
         ask = Ask("key", pipeline, pipeline, join_wait_s=wait_s)
-        shape = Shape(batch_size, False, 0, world_size)
+        shape = BatchShape(batch_size, False, 0, world_size)
         joined = self.join(ask, shape, max(0, ring - needed), 0, 1.0, "detach")
         assert joined is not None
         self.where, self.job = joined
@@ -216,7 +215,7 @@ def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
 def test_a_head_that_jumps_past_lets_the_early_stream_go_alone() -> None:
     world = Pair()
     ask = Ask("key", position=BLOCK + 100, join_wait_s=1e4, early=False)
-    joined = world.join(ask, Shape(16, False, 0, 1), 0, 0, 1.0)
+    joined = world.join(ask, BatchShape(16, False, 0, 1), 0, 0, 1.0)
     assert joined is not None
     assert joined[0].stream == world.first.stream
     world.until(lambda: len(world.late.had) == 2)
@@ -259,7 +258,7 @@ class ComeBack(World):
 
     def resume(self, position: int, batch_size: int, pipeline: int, owner: int, wait_s: float) -> Client:
         ask = Ask("key", pipeline, owner, position=position, join_wait_s=wait_s)
-        joined = self.join(ask, Shape(batch_size, False, 0, 1), 64 - 2 * batch_size, 0)
+        joined = self.join(ask, BatchShape(batch_size, False, 0, 1), 64 - 2 * batch_size, 0)
         assert joined is not None
         return next(c for c in self.clients.values() if c.job == joined[1])
 
@@ -302,7 +301,7 @@ class StartTogether(ComeBack):
         self.behind = self.start(pipeline, owner, waits_s[1])
 
     def start(self, pipeline: int, owner: int, wait_s: float) -> Client:
-        joined = self.join(Ask("key", pipeline, owner, join_wait_s=wait_s), Shape(8, False, 0, 1), 48, 0, 50.0)
+        joined = self.join(Ask("key", pipeline, owner, join_wait_s=wait_s), BatchShape(8, False, 0, 1), 48, 0, 50.0)
         assert joined is not None
         return next(c for c in self.clients.values() if c.job == joined[1])
 
@@ -368,7 +367,7 @@ class RanksComeBack(ComeBack):
         for client in list(self.clients.values()):
             self.leave(client.cursor)
         ask = Ask("key", position=200, join_wait_s=30.0)
-        joined = self.join(ask, Shape(8, False, 0, 2), 32, 0)
+        joined = self.join(ask, BatchShape(8, False, 0, 2), 32, 0)
         assert joined is not None
         self.ranks = [client for client in self.clients.values() if client.job == joined[1]]
         self.work()
@@ -409,7 +408,7 @@ def test_another_users_job_does_not_wait_for_absent_ranks() -> None:
 
 def test_nobody_waits_for_a_ring_that_batches_do_not_fit() -> None:
     world = ComeBack(20)
-    large = world.join(Ask("key", 1, position=170, join_wait_s=30.0), Shape(80, False, 0, 1), 0, 0)
+    large = world.join(Ask("key", 1, position=170, join_wait_s=30.0), BatchShape(80, False, 0, 1), 0, 0)
     assert large is not None
     assert set(world.coordinator.waits_for) == {world.ahead.stream}
     assert not world.alone
@@ -419,7 +418,7 @@ def standing(id: int, *, batch: int, rows: int) -> Stream:
     """A stream at position 64 with one job; each has a pipeline of its own."""
     made = Stream(id, "key", "source", N, lambda p: p, 64, SPEC)
     made.lanes[id] = Lane(id, (f"p{id}", 0), rows, 0)
-    made.cursors[id] = Cursor(id, id, id, BatchLine(N, 0, 64, batch), rows, 64, 64)
+    made.cursors[id] = Cursor(id, id, id, BatchLine(N, BatchShape(batch), 0, 64), rows, 64, 64)
     return made
 
 

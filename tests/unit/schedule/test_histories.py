@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from prepclient.session import Shape
-from prepserver.pipeline.batches import Batching
+from prepserver.pipeline.batches import Batching, BatchShape
 from prepserver.protocol.messages import Shuffle
 from prepserver.schedule.events import ChunkMade, WorkerRetires
 from prepserver.schedule.records import Suspect
@@ -75,7 +74,7 @@ class Histories(RuleBasedStateMachine):
         round_rows = batch_size * world_size
         ask = Ask(KEYS[shuffle], pipeline, owner, shuffle, epoch, resume, join_wait_s)
         batching: Batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
-        shape = Shape(batch_size, drop_last, 0, world_size, batching=batching)
+        shape = BatchShape(batch_size, drop_last, 0, world_size, batching=batching)
         joined = self.world.join(ask, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
         if joined is None:
             assert self.world.is_short
@@ -279,7 +278,7 @@ class EarlyHistories(Histories):
         for number, batch_size in enumerate(batch_sizes):
             ranks = world_size if number else 1
             ask = Ask(KEYS[shuffle], pipeline * number, owners[number], shuffle, number, join_wait_s=100.0)
-            self.world.join(ask, Shape(batch_size, False, 0, ranks), extra_rows[number], 0, 1.0, lags[number])
+            self.world.join(ask, BatchShape(batch_size, False, 0, ranks), extra_rows[number], 0, 1.0, lags[number])
             self.everybody_goes_on_for_a_while(rounds * (1 - number), None)
         # they meet or have not, and one of them stops
         self.everybody_goes_on_for_a_while(then[0], None)

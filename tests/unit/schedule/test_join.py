@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepserver.order import make_order
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.records import Cursor, Lane
@@ -32,7 +32,7 @@ def stream(
     """A running stream with one lane and one job at `low`, all of whose rows up to `head` are ready."""
     made = Stream(id, "key", "source", N, make_order(shuffle, N, 5).next_start, head, SPEC)
     made.lanes[10 * id] = Lane(10 * id, KEY, rows, start)
-    line = BatchLine(N, low // N * N, low, batch)
+    line = BatchLine(N, BatchShape(batch), low // N * N, low)
     made.cursors[1] = Cursor(1, 10 * id, 1, line, rows, low, low)
     return made
 

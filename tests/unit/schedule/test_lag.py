@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prepclient.session import Shape
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.schedule.lag import PATIENCE_S, STILL_S, holding_back
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
@@ -44,7 +43,7 @@ class Timed(World):
         ranks: int = 1,
     ) -> Client:
         ask = Ask("key", pipeline, owner, join_wait_s=join_wait_s)
-        shape = Shape(batch, False, 0, ranks)
+        shape = BatchShape(batch, False, 0, ranks)
         joined = self.join(ask, shape, RING - 2 * batch, 0, 500.0, lag)
         assert joined is not None
         self.where, job = joined
@@ -328,7 +327,7 @@ def test_a_job_that_holds_no_row_holds_nobody_back() -> None:
     stream = Stream(1, "key", "source", N, lambda p: p, 8, SPEC)
     stream.lanes[1] = Lane(1, ("digest", 0), 8, 0)
     for id in (1, 2):
-        stream.cursors[id] = Cursor(id, 1, id, BatchLine(N, 0, 8, 4), 100, 8, 8)
+        stream.cursors[id] = Cursor(id, 1, id, BatchLine(N, BatchShape(4), 0, 8), 100, 8, 8)
     stream.chunks.started(0)
     assert stream.limit == stream.head
     assert holding_back(stream, 4, is_still=True) == []

@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prepclient.session import Shape
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.protocol.work import Fill
 from prepserver.schedule.actions import Action, Announce, Submit
 from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, is_apart, slow_lanes
@@ -94,7 +93,7 @@ def test_what_samples_have_taken_is_that_of_the_latest() -> None:
 def begin(world: World, pipeline: int, owner: int, *, world_size: int = 1, lag: str = "wait") -> Client:
     """A job from position 0 on, of which one rank is there."""
     ask = Ask("key", pipeline, owner, "full", join_wait_s=1e4)
-    joined = world.join(ask, Shape(8, False, 0, world_size), 48, 0, lag=lag)
+    joined = world.join(ask, BatchShape(8, False, 0, world_size), 48, 0, lag=lag)
     assert joined is not None
     return next(c for c in world.clients.values() if c.job == joined[1])
 
@@ -186,7 +185,7 @@ class Pool:
         for stream in row_ns:
             self.scheduler.add_stream(stream, f"key{stream}", "source", 10**9, lambda p: p, 0)
             self.scheduler.add_lane(stream, Lane(stream, ("digest", stream), 512, 0))
-            line = BatchLine(10**9, 0, 0, 64, False, 0, 1)
+            line = BatchLine(10**9, BatchShape(64), 0, 0)
             self.scheduler.add_cursor(stream, Cursor(stream, stream, stream, line, 512, 0, 0, present=False))
             self.do(self.scheduler.present(stream))
         for worker in range(workers):
@@ -232,7 +231,7 @@ def test_a_slow_and_a_fast_stream_have_workers_for_equal_time(workers: int, row_
 
 def test_a_stream_that_wants_little_leaves_the_rest_to_others() -> None:
     pool = Pool(2, {1: 1 * S, 2: 5 * MS})
-    pool.scheduler.add_cursor(2, Cursor(9, 2, 9, BatchLine(10**9, 0, 0, 64, False, 0, 1), 512, 0, 0))  # reads nothing
+    pool.scheduler.add_cursor(2, Cursor(9, 2, 9, BatchLine(10**9, BatchShape(64), 0, 0), 512, 0, 0))  # reads nothing
     pool.go(100.0)
     assert 512 - 16 < pool.made[2] <= 512
     assert pool.made[1] > 190

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from prepclient.session import Shape
 from prepserver.order import make_order
-from prepserver.pipeline.batches import Batching, BatchLine
+from prepserver.pipeline.batches import Batching, BatchLine, BatchShape
 from prepserver.protocol.messages import Shuffle
 from prepserver.schedule.actions import Action, Submit
 from prepserver.schedule.events import WorkerRetires
 from prepserver.schedule.records import Cursor, Lane, Took
-from prepserver.schedule.row_groups import PATIENCE, RowGroups
+from prepserver.schedule.row_groups import DECODES_WAITED, RowGroups
 from prepserver.schedule.twice import TWICE_S
 from tests.support.consistency import validate
 from tests.support.schedule_world import Ask, World
@@ -33,7 +32,7 @@ def scheduler(workers: int = 2, rows: int = 24, group: int = 8, kept: int = N, c
     stream._pace = (10,), ROW_NS
     for worker in range(1, workers + 1):
         s.up(worker)
-    s.add_cursor(1, Cursor(5, 10, 5, BatchLine(N, 0, 0, 4, False, 0, 1), 1000, 0, 0, present=False))
+    s.add_cursor(1, Cursor(5, 10, 5, BatchLine(N, BatchShape(4), 0, 0), 1000, 0, 0, present=False))
     return s
 
 
@@ -75,7 +74,7 @@ def test_a_chunk_ends_where_its_row_group_does() -> None:
 def test_a_worker_that_would_idle_for_long_decodes_a_group_again() -> None:
     s = scheduler(rows=8, chunk=2)
     assert submits(s.present(5)) == [(1, 0), (1, 2)]  # the others wait, though a worker is idle
-    for foreseen_ns, found in ((PATIENCE * DECODE_NS, []), (PATIENCE * DECODE_NS + 1, [(2, 4), (2, 6)])):
+    for foreseen_ns, found in ((DECODES_WAITED * DECODE_NS, []), (DECODES_WAITED * DECODE_NS + 1, [(2, 4), (2, 6)])):
         first, second = s.workers.tasks.values()
         first.foreseen_ns, second.foreseen_ns = foreseen_ns, 0
         assert submits(s.tick(0.0)) == found
@@ -136,7 +135,7 @@ def test_a_chunk_set_aside_that_nobody_needs_is_not_made() -> None:
     stream = s.streams[1]
     assert stream.groups is not None
     assert aside(s) == [4, 6]
-    s.add_cursor(1, Cursor(6, 10, 6, BatchLine(N, 0, 40, 4, False, 0, 1), 1000, 40, 40, present=False))
+    s.add_cursor(1, Cursor(6, 10, 6, BatchLine(N, BatchShape(4), 0, 40), 1000, 40, 40, present=False))
     s.left(5)
     assert aside(s) == []
     given = submits(s.present(6))
@@ -162,7 +161,7 @@ def test_only_orders_that_read_along_the_groups_heed_them(
 ) -> None:
     world = World()
     world.row_groups = ends
-    assert world.join(Ask("c", 0, 0, shuffle), Shape(4, False, 0, 1, batching=batching), 0, 0)
+    assert world.join(Ask("c", 0, 0, shuffle), BatchShape(4, False, 0, 1, batching=batching), 0, 0)
     (stream,) = world.table.streams.values()
     assert (stream.groups is not None) == (along and bool(ends))
 
@@ -172,6 +171,6 @@ def test_jobs_that_part_read_groups_that_nobody_has_decoded() -> None:
     world.row_groups = (8, 24)
     world.worker_up()
     for owner in (0, 1):
-        assert world.join(Ask("c", 0, owner, "none"), Shape(4, False, 0, 1), 0, 0)
+        assert world.join(Ask("c", 0, owner, "none"), BatchShape(4, False, 0, 1), 0, 0)
     world.go_on_without(1, 12, 300.0)
     assert len({id(stream.groups) for stream in world.table.streams.values()}) == 2
