@@ -26,7 +26,7 @@ from prepserver.pipeline.ops.normalize import Normalize
 from prepserver.pipeline.ops.to_dtype import ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import MAX_OPS, Pipeline
-from prepserver.pipeline.record import Record, RowField
+from prepserver.pipeline.record import Columns, RowField
 from prepserver.pipeline.spec import digest_of
 
 _CACHED_ELEMENTS = 1 << 18  # 1 MiB of float32, which fits into a core's cache
@@ -278,7 +278,7 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
     Raises:
         SpecError: `finish` does not fit them.
     """
-    record: Record = {each.column: each.kind for each in pipeline.fields}
+    record: Columns = {each.column: each.kind for each in pipeline.fields}
     for place, op in enumerate(finish.ops):
         try:
             record = op.after(record)

@@ -24,7 +24,7 @@ from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
 from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
-from prepserver.pipeline.record import Record, images, label_of
+from prepserver.pipeline.record import Columns, images, label_of
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
@@ -278,13 +278,13 @@ def _check(spec: SourceSpec, options: Options) -> None:
         raise PackError(f"--form pixels: {spec.place} has no images", usage=True)
 
 
-def _packed_columns(spec: SourceSpec) -> Record:
+def _packed_columns(spec: SourceSpec) -> Columns:
     """Return the columns that shards hold, an image first. The first label is in the index."""
     found = {name: kind for name, kind in spec.columns.items() if name != label_of(spec.columns)}
     return dict(sorted(found.items(), key=lambda each: not isinstance(each[1], Image)))
 
 
-def _read(source: Source, sample: int, columns: Record) -> list[bytes]:
+def _read(source: Source, sample: int, columns: Columns) -> list[bytes]:
     try:
         record = source.read(sample)
     except SampleError as error:
@@ -316,7 +316,7 @@ def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
     )
 
 
-def _use(folder: Path, columns: Record) -> str:
+def _use(folder: Path, columns: Columns) -> str:
     shown = ""
     if columns == images(mask=True):
         shown = ", masks=True"

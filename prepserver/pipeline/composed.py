@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import SourceSpec, short
 from prepserver.pipeline.spec import Codes
 
@@ -79,7 +79,7 @@ class Composed(SourceSpec):
             )
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         """Those of its sources, which agree."""
         return self.sources[0].columns
 

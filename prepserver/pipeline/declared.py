@@ -29,10 +29,10 @@ from prepserver.pipeline.kinds import (
     Text,
     Tokens,
 )
-from prepserver.pipeline.record import Record, with_index
+from prepserver.pipeline.record import Columns, with_index
 from prepserver.pipeline.spec import Codes, Role, Spec
 
-Columns = Mapping[str, Kind] | list[Any]
+DeclaredColumns = Mapping[str, Kind] | list[Any]
 """Columns as a user declares them, or as `columns_to_wire` gives them."""
 
 MAX_NAME_CHARS = 64
@@ -181,7 +181,7 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
 """By attribute of a kind; what has none here is not declared."""
 
 
-def columns_to_wire(columns: Record) -> list[dict[str, Any]]:
+def columns_to_wire(columns: Columns) -> list[dict[str, Any]]:
     """Return the columns of a source, in order, as plain values."""
     return [{"column": name, **kind_to_wire(kind)} for name, kind in columns.items()]
 

@@ -11,7 +11,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError, within
 from prepserver.pipeline.kinds import Image, Kind, Spatial
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
 OpLike = Op | Mapping[str, Any]
 """An op, or the map that `Op.to_wire` gives."""
@@ -53,15 +53,15 @@ class Nesting(Op):
     def outcomes(self) -> Sequence[Sequence[Op]]:
         """Return sequences of ops that a sample may go through: enough of them to know its kinds."""
 
-    def after(self, record: Record) -> Record:
+    def after(self, columns: Columns) -> Columns:
         """Return what holds for a record after any of the outcomes.
 
         Raises:
             SpecError: An op cannot follow what comes before it, or channels, dtype or layout would depend on chance.
         """
-        results: list[Record] = []
+        results: list[Columns] = []
         for ops in self.outcomes():
-            result = record
+            result = columns
             for op in ops:
                 with within("transforms"):
                     result = op.after(result)

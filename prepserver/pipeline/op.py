@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
-from prepserver.pipeline.record import Record, shown
+from prepserver.pipeline.record import Columns, shown
 from prepserver.pipeline.spec import FILE, Codes, Spec, digest_of
 
 MAX_FILE_BYTES = 256 << 20
@@ -49,17 +49,17 @@ class Op(Spec):
         """Return the size of a plane of pixels after this op; None where it differs from sample to sample."""
         return None if self.varies else size
 
-    def after(self, record: Record) -> Record:
+    def after(self, columns: Columns) -> Columns:
         """Return what is known of a record after this op. Columns of kinds that it does not touch stay as they are.
 
         Raises:
             SpecError: It touches none: a mistake that would go unnoticed, such as a crop of an array of pixels.
         """
-        if not any(kind.is_spatial for kind in record.values()):
+        if not any(kind.is_spatial for kind in columns.values()):
             reason = "Columns of a table are images where columns= says so"
-            reason = f"needs an image or a mask; a sample has {shown(record)}. {reason}"
+            reason = f"needs an image or a mask; a sample has {shown(columns)}. {reason}"
             raise SpecError("op", type(self).__name__, reason)
-        return {name: self.kind_after(kind) for name, kind in record.items()}
+        return {name: self.kind_after(kind) for name, kind in columns.items()}
 
     @property
     def trims(self) -> Mapping[str, str]:
@@ -154,14 +154,14 @@ class BoxOp(Op):
     nests = False
     takes_any_form: ClassVar[bool] = False  # it may follow `ConvertBoxes`
 
-    def after(self, record: Record) -> Record:
+    def after(self, columns: Columns) -> Columns:
         """As `Op.after`."""
-        for kind in record.values():
+        for kind in columns.values():
             if isinstance(kind, Boxes):
                 if not self.takes_any_form:
                     _check_plain(self, kind)
-                return super().after(record)
-        raise SpecError("op", type(self).__name__, f"needs boxes; a sample has {', '.join(record)}")
+                return super().after(columns)
+        raise SpecError("op", type(self).__name__, f"needs boxes; a sample has {', '.join(columns)}")
 
 
 class MixOp(Op):

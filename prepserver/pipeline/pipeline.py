@@ -18,7 +18,7 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS, op_from_wire
 from prepserver.pipeline.ops.decode import Decode
 from prepserver.pipeline.ops.only import Only
-from prepserver.pipeline.record import IMAGES, Record, RowField, row_fields, with_index
+from prepserver.pipeline.record import IMAGES, Columns, RowField, row_fields, with_index
 from prepserver.pipeline.spec import Codes, digest_of
 
 MAX_OPS = 64
@@ -39,7 +39,7 @@ class Pipeline:
     """Ops in order. `from_ops` and `from_wire` build one and refuse what cannot work."""
 
     ops: tuple[Op, ...]  # the first is a `Decode`
-    columns: Record = field(compare=False)  # what the samples hold, before any op
+    columns: Columns = field(compare=False)  # what the samples hold, before any op
     fields: tuple[RowField, ...] = field(compare=False)  # of a row
     digest: str = field(compare=False)  # hex SHA-256 of the canonical wire form: the same in every process
     views: int = 1  # how often each sample is made, each time with its own random numbers
@@ -96,7 +96,7 @@ class Pipeline:
         return self if ops == list(self.ops) else Pipeline.from_ops(ops, self.views, self.columns)
 
     @classmethod
-    def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Record = IMAGES) -> Pipeline:
+    def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Columns = IMAGES) -> Pipeline:
         """Build a pipeline; `Decode()` is added at the start if it is missing.
 
         Args:
@@ -123,7 +123,7 @@ class Pipeline:
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
         _check_rows(rest, views)
-        record: Record = with_index(columns)
+        record: Columns = with_index(columns)
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
                 raise SpecError(f"pipeline[{place}].op", type(op).__name__, "cannot follow ToLayout, the last op")
@@ -138,7 +138,7 @@ class Pipeline:
         return cls(full, columns, _fields(record, views, given), digest_of(wire), views)
 
     @classmethod
-    def from_wire(cls, wire: object, columns: Record = IMAGES) -> Pipeline:
+    def from_wire(cls, wire: object, columns: Columns = IMAGES) -> Pipeline:
         """Build a pipeline from what came over the wire, and trust nothing in it.
 
         Raises:
@@ -195,9 +195,9 @@ def _as_list(given: object) -> list[Any]:
     return list(given)
 
 
-def _fields(record: Record, views: int, given: Sequence[Op]) -> tuple[RowField, ...]:
+def _fields(columns: Columns, views: int, given: Sequence[Op]) -> tuple[RowField, ...]:
     try:
-        fields = row_fields(record, views)
+        fields = row_fields(columns, views)
     except SpecError as error:
         ops = [type(op).__name__ for op in given]
         raise SpecError("pipeline", ops, error.reason) from None

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import ITEM_BYTES, Boxes, Image, Index, Kind, Label, Mask
 
-Record = Mapping[str, Kind]
+Columns = Mapping[str, Kind]
 """Columns in order, by name. Every record has the columns of its source and ``index``."""
 
 KindT = TypeVar("KindT", bound=Kind)
@@ -20,7 +20,7 @@ RESERVED = (INDEX, "valid")
 """Names that no source may give to a column: ``valid`` is a field that batches get with ``on_error="mask"``."""
 
 
-def images(mask: bool = False, label: bool = True) -> Record:
+def images(mask: bool = False, label: bool = True) -> Columns:
     """Return the columns of a dataset of images: ``image``, then ``mask`` and ``label`` if samples have them."""
     return {"image": Image()} | ({"mask": Mask()} if mask else {}) | ({"label": Label()} if label else {})
 
@@ -44,7 +44,7 @@ class RowField(NamedTuple):
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def with_index(columns: Record) -> Record:
+def with_index(columns: Columns) -> Columns:
     """Return a source's columns and the index.
 
     Raises:
@@ -60,46 +60,46 @@ def with_index(columns: Record) -> Record:
     return {**columns, INDEX: Index()}
 
 
-def column_of(record: Record, name: str, kind: type[KindT], what: str) -> KindT:
+def column_of(columns: Columns, name: str, kind: type[KindT], what: str) -> KindT:
     """Return what is known of a column; `what` names its kind in the error.
 
     Raises:
         SpecError: There is no such column, or it is of another kind.
     """
-    found = record.get(name)
+    found = columns.get(name)
     if not isinstance(found, kind):
-        raise SpecError("column", name, f"is no column of {what} here; there are: {', '.join(record)}")
+        raise SpecError("column", name, f"is no column of {what} here; there are: {', '.join(columns)}")
     return found
 
 
-def shown(record: Record) -> str:
+def shown(columns: Columns) -> str:
     """Return the columns with their kinds, for an error."""
-    return ", ".join(f"{name} ({type(kind).__name__})" for name, kind in record.items())
+    return ", ".join(f"{name} ({type(kind).__name__})" for name, kind in columns.items())
 
 
-def renamed(record: Record, column: str, made: Record) -> Record:
-    """Return a record in which the columns `made` replace a column.
+def renamed(columns: Columns, column: str, made: Columns) -> Columns:
+    """Return the columns with those of `made` in place of one of them.
 
     Raises:
         SpecError: There is another column of such a name, or a name is reserved.
     """
     for name in made:
-        if name in RESERVED or (name in record and name != column):
-            raise SpecError("column", name, f"is reserved or the name of another column: {', '.join(record)}")
+        if name in RESERVED or (name in columns and name != column):
+            raise SpecError("column", name, f"is reserved or the name of another column: {', '.join(columns)}")
     found: dict[str, Kind] = {}
-    for name, kind in record.items():
+    for name, kind in columns.items():
         found |= made if name == column else {name: kind}
     return found
 
 
-def row_fields(record: Record, views: int) -> tuple[RowField, ...]:
+def row_fields(columns: Columns, views: int) -> tuple[RowField, ...]:
     """Return the fields of a row, those of spatial columns once for each view.
 
     Raises:
         SpecError: Values of a column would differ in size from row to row, or two fields would have one name.
     """
     fields: list[RowField] = []
-    for column, kind in record.items():
+    for column, kind in columns.items():
         try:
             shape, dtype = kind.stored()
         except SpecError as error:
@@ -118,6 +118,6 @@ def field_name(column: str, view: int) -> str:
     return f"{column}_{view}" if view else column
 
 
-def label_of(columns: Record) -> str:
+def label_of(columns: Columns) -> str:
     """Return the first column of labels, which a source's labels are read from; ``label`` if there is none."""
     return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from prepserver.pipeline.declared import columns_to_wire
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import Record, images
+from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.spec import Spec, digest_of, paths_of
 from prepserver.pipeline.urls import canonical, is_url, split
 
@@ -36,10 +36,10 @@ class SourceSpec(Spec):
     # Neighbours are alike: batch them together, in other groups in each epoch.
     is_sorted: ClassVar[bool] = False
     # Columns that the user has declared; None where the source itself says what they are.
-    declared: Record | None = None
+    declared: Columns | None = None
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         """What each sample holds, by name: as declared, or an image, a mask if the spec asks for masks, and a label."""
         return self.declared or images(mask=bool(getattr(self, "masks", None)))
 

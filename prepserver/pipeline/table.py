@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from prepserver.pipeline.declared import Columns, declared_columns
+from prepserver.pipeline.declared import DeclaredColumns, declared_columns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute, absolute_all
 
 Paths = str | PathLike | Sequence[str | PathLike]
@@ -29,9 +29,9 @@ class TableSpec(SourceSpec):
 
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kinds: ClassVar[tuple[type[Kind], ...]]  # that a column may have
-    declared: Record
+    declared: Columns
 
-    def __init__(self, path: Paths, columns: Columns, names: Names = None) -> None:
+    def __init__(self, path: Paths, columns: DeclaredColumns, names: Names = None) -> None:
         self.declared = declared_columns(columns)
         for name, kind in self.declared.items():
             if not isinstance(kind, self.kinds):
@@ -56,6 +56,8 @@ class TextTableSpec(TableSpec):
     paths = ("path", "root")
     kinds = (Text, Scalar, Label, Array, Tokens, Image, Mask)
 
-    def __init__(self, path: Paths, columns: Columns, names: Names = None, root: str | PathLike | None = None) -> None:
+    def __init__(
+        self, path: Paths, columns: DeclaredColumns, names: Names = None, root: str | PathLike | None = None
+    ) -> None:
         super().__init__(path, columns, names)
         self.root = None if root is None else absolute("root", root)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.kinds import Boxes
-from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import SourceSpec
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError

@@ -17,7 +17,7 @@ from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.pipeline.record import Record, RowField, with_index
+from prepserver.pipeline.record import Columns, RowField, with_index
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import COLUMNS, Move
@@ -85,7 +85,7 @@ class RowMaker:
         # Those that lie on no plane and that ops make or change: column, and place among `fields`. They are made with
         # the first view.
         self.values = tuple((each.column, out) for out, each in enumerate(self.fields) if not each.kind.is_spatial)
-        record: Record = with_index(pipeline.columns)
+        record: Columns = with_index(pipeline.columns)
         records = [record, *(record := op.after(record) for op in pipeline.ops[1:])]  # before and after each stage
         # The images among them; the ops decide by the size of the first one.
         self.images = tuple(
@@ -123,7 +123,7 @@ class RowMaker:
             kinds = [kind for kind in record.values() if isinstance(kind, Image)]
             self._pixel_bytes.append(max((k.channels * np.dtype(k.dtype).itemsize for k in kinds), default=1))
 
-    def _image(self, out: int, field: RowField, pipeline: Pipeline, records: Sequence[Record]) -> ImageColumn:
+    def _image(self, out: int, field: RowField, pipeline: Pipeline, records: Sequence[Columns]) -> ImageColumn:
         stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, field.column))
 
         def works_within_one_array(number: int) -> bool:
@@ -134,7 +134,7 @@ class RowMaker:
         landing = max((k for k in stages if not works_within_one_array(k)), default=0)
         return ImageColumn(field.column, out, stages, landing)
 
-    def _follows(self, columns: Record) -> tuple[Follow, ...]:
+    def _follows(self, columns: Columns) -> tuple[Follow, ...]:
         follows = []
         outs = [(each.column, out, each.kind) for out, each in enumerate(self.fields) if each.kind.is_spatial]
         for column, kind in columns.items():

@@ -17,7 +17,7 @@ import numpy as np
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.transform.moves import Move
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Stage(ABC, Generic[OpT]):
         """Return the greatest `Drawn.scale` that may be drawn for an image of this size."""
         return 1
 
-    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+    def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         """Make or change the values of `makes`, to be of the kinds that they have in the record `after` the op.
 
         Raises:
@@ -148,7 +148,7 @@ class Stage(ABC, Generic[OpT]):
         """
         self.make_block([values], after, [draws])
 
-    def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
+    def make_block(self, block: Sequence[dict[str, Any]], after: Columns, draws: Sequence[Draws]) -> None:
         """As `make`, for samples of one chunk. The values of one must not depend on the others.
 
         A stage overrides one of the two.
@@ -213,7 +213,7 @@ class Follow(NamedTuple):
     """Columns of a row maker that follow the image together: a mask, or boxes and what there is for each of them."""
 
     column: str  # the column whose kind says how. Messages name it for all of them.
-    kinds: Record  # what the source gives, by column
+    kinds: Columns  # what the source gives, by column
     outs: tuple[tuple[str, int], ...]  # what is made of it: names of columns, and their places among the maker's fields
 
 

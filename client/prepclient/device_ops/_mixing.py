@@ -18,7 +18,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops.random_choice import RandomChoice
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
 
 class Mixing(Op):
@@ -29,15 +29,15 @@ class Mixing(Op):
         self.alpha = checks.number("alpha", alpha, 1e-6, 1e6)  # of the Beta distribution
         self.labels = checks.name("labels", labels)  # the column that becomes soft
 
-    def after(self, record: Record) -> Record:
+    def after(self, columns: Columns) -> Columns:
         """See `Op.after`."""
-        if not isinstance(record.get(self.labels), Label):
-            raise SpecError("labels", self.labels, f"is no column of labels; a sample has {', '.join(record)}")
-        others = [name for name, kind in record.items() if kind.is_spatial and not isinstance(kind, Image)]
-        if others or sum(isinstance(kind, Image) for kind in record.values()) != 1:
-            reason = f"mixes samples of one image and a label; a sample has {', '.join(record)}"
+        if not isinstance(columns.get(self.labels), Label):
+            raise SpecError("labels", self.labels, f"is no column of labels; a sample has {', '.join(columns)}")
+        others = [name for name, kind in columns.items() if kind.is_spatial and not isinstance(kind, Image)]
+        if others or sum(isinstance(kind, Image) for kind in columns.values()) != 1:
+            reason = f"mixes samples of one image and a label; a sample has {', '.join(columns)}"
             raise SpecError("op", type(self).__name__, reason)
-        return record
+        return columns
 
     @abstractmethod
     def decide(self, numbers: Sequence[float], height: int, width: int) -> Mixed:

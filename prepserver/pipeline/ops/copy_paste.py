@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Mask, PerBox
 from prepserver.pipeline.op import MixOp
-from prepserver.pipeline.record import Record, shown
+from prepserver.pipeline.record import Columns, shown
 
 
 class CopyPaste(MixOp):
@@ -31,18 +31,18 @@ class CopyPaste(MixOp):
         self.mask = checks.name("mask", mask)
         self.instances = checks.name("instances", instances)
 
-    def after(self, record: Record) -> Record:
+    def after(self, columns: Columns) -> Columns:
         for field, column, kind in (("mask", self.mask, Mask), ("instances", self.instances, PerBox)):
-            if not isinstance(record.get(column), kind):
+            if not isinstance(columns.get(column), kind):
                 reason = (
                     "needs a mask with the number of an object for each pixel, and that number for each box: "
-                    f"Coco(masks=True) gives both. {column!r} is no {kind.__name__} here; there are: {shown(record)}"
+                    f"Coco(masks=True) gives both. {column!r} is no {kind.__name__} here; there are: {shown(columns)}"
                 )
                 raise SpecError(field, column, reason)
-        plane, numbers = record[self.mask], record[self.instances]
+        plane, numbers = columns[self.mask], columns[self.instances]
         if isinstance(plane, Mask) and plane.size is None:
             reason = "needs one size: put ScaleJitter and RandomCrop(size, pad_if_needed=True), or Resize, before it"
             raise SpecError("op", "CopyPaste", reason)
         if isinstance(numbers, PerBox) and numbers.dtype == "int8":
             raise SpecError("instances", self.instances, "is int8, which cannot count to 255: use int16 or more")
-        return super().after(record)
+        return super().after(columns)

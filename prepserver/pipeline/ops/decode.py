@@ -3,7 +3,7 @@
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
 DEFAULT_MAX_PIXELS = 64_000_000
 
@@ -27,6 +27,6 @@ class Decode(Op):
         self.max_pixels = checks.integer("max_pixels", max_pixels, 1, checks.MAX_SIDE_PX**2)
         self.mode = checks.choice("mode", mode, ("RGB",))
 
-    def after(self, record: Record) -> Record:
+    def after(self, columns: Columns) -> Columns:
         # The pipeline does not ask its first op.
         raise SpecError("op", "Decode", "must be the first op, once")

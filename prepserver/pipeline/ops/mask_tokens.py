@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record, column_of
+from prepserver.pipeline.record import Columns, column_of
 
 _MAX_TOKEN = 2**31 - 1
 _MAX_SPECIAL = 1024
@@ -45,13 +45,13 @@ class MaskTokens(Op):
         self.column = checks.name("column", column)
         self.labels = checks.name("labels", labels)
 
-    def after(self, record: Record) -> Record:
-        count = column_of(record, self.column, Tokens, "tokens").count
+    def after(self, columns: Columns) -> Columns:
+        count = column_of(columns, self.column, Tokens, "tokens").count
         if count is None:
             raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
-        if self.labels in record:
+        if self.labels in columns:
             raise SpecError("labels", self.labels, "is the name of another column")
-        return {**record, self.labels: Array((count,), "int64")}
+        return {**columns, self.labels: Array((count,), "int64")}
 
     @property
     def copies(self) -> dict[str, str]:

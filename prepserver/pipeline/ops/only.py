@@ -4,7 +4,7 @@ from prepserver.pipeline import nested
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
 
 class Only(Op):
@@ -27,11 +27,11 @@ class Only(Op):
         if self.inner.moves:
             raise SpecError("inner", type(self.inner).__name__, "moves pixels, which all columns do together")
 
-    def after(self, record: Record) -> Record:
-        if self.column not in record:
-            raise SpecError("column", self.column, f"is no column here; there are: {', '.join(record)}")
-        kind = record[self.column]
+    def after(self, columns: Columns) -> Columns:
+        if self.column not in columns:
+            raise SpecError("column", self.column, f"is no column here; there are: {', '.join(columns)}")
+        kind = columns[self.column]
         if not isinstance(kind, Image):
             found = f"{self.column!r} is of kind {type(kind).__name__}"
             raise SpecError("column", self.column, f"{type(self.inner).__name__} changes images, and {found}")
-        return {**record, self.column: self.inner.kind_after(kind)}
+        return {**columns, self.column: self.inner.kind_after(kind)}

@@ -6,7 +6,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import BoxCount, Boxes, Keypoints, Kind, PerBox
 from prepserver.pipeline.op import BoxOp
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
 COUNT = "count"
 """The column that says how many boxes a row holds."""
@@ -30,10 +30,10 @@ class PadBoxes(BoxOp):
         self.n = checks.integer("n", n, 1, 10_000)
         self.keep = checks.choice("keep", keep, ("first", "largest"))
 
-    def after(self, record: Record) -> Record:
-        if COUNT in record:
+    def after(self, columns: Columns) -> Columns:
+        if COUNT in columns:
             raise SpecError("n", self.n, f"there is a column {COUNT} already: pad boxes once, in a record without one")
-        return {**super().after(record), COUNT: BoxCount()}
+        return {**super().after(columns), COUNT: BoxCount()}
 
     def kind_after(self, kind: Kind) -> Kind:
         if isinstance(kind, Boxes | PerBox) or (isinstance(kind, Keypoints) and kind.is_per_box):

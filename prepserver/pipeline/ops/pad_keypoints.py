@@ -6,7 +6,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Keypoints, Kind
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
 
 class PadKeypoints(Op):
@@ -23,9 +23,9 @@ class PadKeypoints(Op):
     def __init__(self, n: int) -> None:
         self.n = checks.integer("n", n, 1, 10_000)
 
-    def after(self, record: Record) -> Record:
-        found = super().after(record)
-        if found == record:
+    def after(self, columns: Columns) -> Columns:
+        found = super().after(columns)
+        if found == columns:
             raise SpecError("n", self.n, "needs keypoints without boxes, of any number; PadBoxes(n) is for boxes")
         return found
 

@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record, column_of, renamed
+from prepserver.pipeline.record import Columns, column_of, renamed
 
 
 class PadTokens(Op):
@@ -38,8 +38,8 @@ class PadTokens(Op):
         self.column = checks.name("column", column)
         self.trim = trim
 
-    def after(self, record: Record) -> Record:
-        column_of(record, self.column, Tokens, "tokens")
+    def after(self, columns: Columns) -> Columns:
+        column_of(columns, self.column, Tokens, "tokens")
         made: dict[str, Kind] = {self.column: Tokens(self.length)}
         beside: tuple[tuple[str, Kind], ...] = (("mask", Array((self.length,), "uint8")), ("count", Scalar("int64")))
         for field, kind in beside:
@@ -47,7 +47,7 @@ class PadTokens(Op):
                 raise SpecError(field, name, "is the name of another column")
             if name is not None:
                 made[name] = kind
-        return renamed(record, self.column, made)
+        return renamed(columns, self.column, made)
 
     @property
     def trims(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Spatial
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import INDEX, Record
+from prepserver.pipeline.record import INDEX, Columns
 
 
 class PluginOp(PluginSpec, Op):
@@ -58,23 +58,23 @@ class PluginOp(PluginSpec, Op):
         if block and column is None:
             raise SpecError("block", block, "is for a column that is no image: name it by column=")
 
-    def after(self, record: Record) -> Record:
-        """The record after the op, as declared.
+    def after(self, columns: Columns) -> Columns:
+        """The columns after the op, as declared.
 
         Raises:
             SpecError: There is no such column, or it cannot become the declared kind.
         """
-        columns = [self.column] if self.column else [name for name, kind in record.items() if isinstance(kind, Image)]
-        if not columns or not record.keys() - {INDEX} >= set(columns):
-            there = ", ".join(name for name in record if name != INDEX)
+        named = [self.column] if self.column else [name for name, kind in columns.items() if isinstance(kind, Image)]
+        if not named or not columns.keys() - {INDEX} >= set(named):
+            there = ", ".join(name for name in columns if name != INDEX)
             raise SpecError("column", self.column, f"is no column here, or there is no image; there are: {there}")
-        if self.block and any(kind.is_spatial for kind in record.values()):
+        if self.block and any(kind.is_spatial for kind in columns.values()):
             raise SpecError("block", self.block, "needs samples without images: rows of images are made one by one")
-        changed = {name: self._returned(record[name]) for name in columns}
-        beside = [name for name, kind in record.items() if isinstance(kind, Spatial) and name not in changed]
-        if beside and any(_size(kind) != _size(record[name]) for name, kind in changed.items()):
+        changed = {name: self._returned(columns[name]) for name in named}
+        beside = [name for name, kind in columns.items() if isinstance(kind, Spatial) and name not in changed]
+        if beside and any(_size(kind) != _size(columns[name]) for name, kind in changed.items()):
             raise SpecError("returns", self.returns, f"changes the size, and {', '.join(beside)} cannot follow")
-        return {**record, **changed}
+        return {**columns, **changed}
 
     def _returned(self, kind: Kind) -> Kind:
         if kind.is_spatial and not isinstance(kind, Image):

@@ -4,7 +4,7 @@ from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Text, Tokens
 from prepserver.pipeline.op import FileOp
-from prepserver.pipeline.record import Record, column_of, renamed
+from prepserver.pipeline.record import Columns, column_of, renamed
 from prepserver.pipeline.source import PathLike, absolute
 
 _MAX_CHARS = 1024
@@ -64,9 +64,9 @@ class Tokenize(FileOp):
         if self.max_tokens is not None and self.max_tokens <= (begin is not None) + (end is not None):
             raise SpecError("max_tokens", max_tokens, "leaves no room for begin and end")
 
-    def after(self, record: Record) -> Record:
-        column_of(record, self.column, Text, "text")
-        return renamed(record, self.column, {self.into: Tokens()})
+    def after(self, columns: Columns) -> Columns:
+        column_of(columns, self.column, Text, "text")
+        return renamed(columns, self.column, {self.into: Tokens()})
 
 
 def _text(field: str, value: object) -> str | None:

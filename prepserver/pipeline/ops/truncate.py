@@ -3,7 +3,7 @@
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Tokens
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Record, column_of
+from prepserver.pipeline.record import Columns, column_of
 
 
 class Truncate(Op):
@@ -22,6 +22,6 @@ class Truncate(Op):
         self.length = checks.side("length", length)
         self.column = checks.name("column", column)
 
-    def after(self, record: Record) -> Record:
-        count = column_of(record, self.column, Tokens, "tokens").count
-        return {**record, self.column: Tokens(None if count is None else min(count, self.length))}
+    def after(self, columns: Columns) -> Columns:
+        count = column_of(columns, self.column, Tokens, "tokens").count
+        return {**columns, self.column: Tokens(None if count is None else min(count, self.length))}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Mask, PerBox, Scalar
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 PERSON_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
@@ -59,7 +59,7 @@ class Coco(SourceSpec):
         self.masks = checks.flag("masks", masks)
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         return {
             "image": Image(),
             **({"mask": Mask()} if self.masks else {}),

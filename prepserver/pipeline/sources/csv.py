@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from prepserver.pipeline.declared import Columns
+from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import PathLike
 from prepserver.pipeline.table import Names, Paths, TextTableSpec
@@ -30,7 +30,7 @@ class Csv(TextTableSpec):
     def __init__(
         self,
         path: Paths,
-        columns: Columns,
+        columns: DeclaredColumns,
         names: Names = None,
         root: str | PathLike | None = None,
         header: Sequence[str] | None = None,

@@ -1,7 +1,7 @@
 """`HuggingFace`: a dataset that ``save_to_disk`` wrote."""
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import Record, images
+from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
@@ -34,5 +34,5 @@ class HuggingFace(SourceSpec):
         self.mask = mask or None
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         return images(self.mask is not None, bool(self.label))

@@ -9,7 +9,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Tokens
 from prepserver.pipeline.ops import op_from_wire
 from prepserver.pipeline.ops.tokenize import Tokenize
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import SourceSpec
 
 BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
@@ -65,7 +65,7 @@ class PackTokens(Composed):
         tokenize.after(self.sources[0].columns)
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         """The tokens, and what was asked for beside them."""
         made: dict[str, Kind] = {self.tokenize.into: Tokens(self.length)}
         return made | {name: Array((self.length,), BESIDE[name]) for name in self.beside}

@@ -1,7 +1,7 @@
 """`Packed`: a dataset that ``prepserver pack`` wrote."""
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.declared import Columns, declared_columns
+from prepserver.pipeline.declared import DeclaredColumns, declared_columns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
@@ -24,7 +24,7 @@ class Packed(SourceSpec):
         self,
         root: str | PathLike,
         masks: bool | None = None,
-        columns: Columns | None = None,
+        columns: DeclaredColumns | None = None,
     ) -> None:
         masks = checks.flag("masks", masks or False) or None
         if masks and columns is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from prepserver.pipeline.declared import Columns
+from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.table import Names, Paths, TableSpec
@@ -31,7 +31,7 @@ class Parquet(TableSpec):
         path: Paths,
         image: str | None = None,
         label: str | None = None,
-        columns: Columns | None = None,
+        columns: DeclaredColumns | None = None,
         names: Names = None,
     ) -> None:
         if columns is None:

@@ -1,7 +1,7 @@
 """`Plugin`: a Dataset of the daemon's operator."""
 
 from prepserver.pipeline import declared
-from prepserver.pipeline.declared import Columns, PluginSpec
+from prepserver.pipeline.declared import DeclaredColumns, PluginSpec
 from prepserver.pipeline.record import IMAGES
 from prepserver.pipeline.source import SourceSpec, short
 
@@ -27,7 +27,7 @@ class Plugin(PluginSpec, SourceSpec):
         name: str,
         /,
         *,
-        columns: Columns = IMAGES,
+        columns: DeclaredColumns = IMAGES,
         code: str = "",
         **params: object,
     ) -> None:

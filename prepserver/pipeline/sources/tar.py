@@ -3,7 +3,7 @@
 import re
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import Record, images
+from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 _EXTENSIONS = re.compile(r"[^/;\s]+(;[^/;\s]+)*")
@@ -47,5 +47,5 @@ class Tar(SourceSpec):
         self.mask = mask or None
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         return images(self.mask is not None, bool(self.label))

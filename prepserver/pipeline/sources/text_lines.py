@@ -1,7 +1,7 @@
 """`TextLines`: a sample in each line."""
 
 from prepserver.pipeline.kinds import Text
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import SourceSpec, absolute_all
 from prepserver.pipeline.table import Paths
 
@@ -22,6 +22,6 @@ class TextLines(SourceSpec):
         self.path = absolute_all("path", path)
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         """One column of text."""
         return {"text": Text()}

@@ -1,6 +1,6 @@
 """`TFRecord`: files of tf.train.Example."""
 
-from prepserver.pipeline.declared import Columns
+from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Bytes, Image, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.record import IMAGES
@@ -28,7 +28,7 @@ class TFRecord(TableSpec):
 
     kinds = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
 
-    def __init__(self, path: Paths, columns: Columns = IMAGES, names: Names = None) -> None:
+    def __init__(self, path: Paths, columns: DeclaredColumns = IMAGES, names: Names = None) -> None:
         super().__init__(path, columns, names)
         for name, kind in self.declared.items():
             if isinstance(kind, Array) and kind.shape is None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Mask, PerBox
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 CLASSES = (
@@ -56,7 +56,7 @@ class Voc(SourceSpec):
         self.difficult = checks.flag("difficult", difficult)
 
     @property
-    def columns(self) -> Record:
+    def columns(self) -> Columns:
         difficult = {"difficult": PerBox()} if self.difficult else {}
         mask = {"mask": Mask()} if self.masks else {}
         return {"image": Image(), **mask, "boxes": Boxes(), "labels": PerBox(), **difficult}

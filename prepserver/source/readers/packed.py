@@ -19,8 +19,7 @@ from prepserver.checksum import crc32
 from prepserver.pipeline.declared import columns_to_wire, declared_columns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label
-from prepserver.pipeline.record import Record as Columns
-from prepserver.pipeline.record import label_of
+from prepserver.pipeline.record import Columns, label_of
 from prepserver.pipeline.sources.packed import Packed, is_index
 from prepserver.pipeline.urls import is_url
 from prepserver.protocol.packed import (

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.ops.mask_tokens import MaskTokens
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.transform.noise import Noise
 from prepserver.transform.stage import Draws, RecordStage
 
@@ -20,7 +20,7 @@ class MaskTokensStage(RecordStage[MaskTokens]):
         self._special = np.array(op.special, np.int64)
         self._below = round(op.probability * 2**16)
 
-    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+    def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         op, tokens = self._op, np.asarray(values[self._op.column], np.int64)
         noise = Noise(draws.key()).uniform(8 * len(tokens))
         halves = noise.view("<u2").reshape(-1, 4)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.ops.pad_tokens import PadTokens
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.transform.errors import BadSample
 from prepserver.transform.stage import Draws, RecordStage
 
@@ -15,7 +15,7 @@ class PadTokensStage(RecordStage[PadTokens]):
         super().__init__(op, place)
         self.makes = tuple(name for name in (op.column, op.mask, op.count) if name is not None)
 
-    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+    def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         op, tokens = self._op, values[self._op.column]
         count = len(tokens)
         if count > op.length:

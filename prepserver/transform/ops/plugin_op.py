@@ -9,7 +9,7 @@ import numpy as np
 from prepserver import plugins
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.plugin_op import PluginOp
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 
@@ -35,11 +35,11 @@ class PluginOpStage(Stage[PluginOp]):
         size = (height, width) if self._returns is None or self._returns.size is None else self._returns.size
         return Drawn(partial(self._pixels, size, draws.key()), *size)
 
-    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+    def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         (column,) = self.makes
         values[column] = plugins.conform(self._what, self._called(_own(values[column]), draws.key()), after[column])
 
-    def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
+    def make_block(self, block: Sequence[dict[str, Any]], after: Columns, draws: Sequence[Draws]) -> None:
         if not self.takes_blocks:
             super().make_block(block, after, draws)
             return

@@ -5,7 +5,7 @@ from typing import Any
 
 from prepserver import tokens
 from prepserver.pipeline.ops.tokenize import Tokenize
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.transform.errors import BadSample
 from prepserver.transform.stage import Draws, RecordStage
 
@@ -18,7 +18,7 @@ class TokenizeStage(RecordStage[Tokenize]):
         self.makes = (op.into,)
         self._tokenizer: tokens.Tokenizer | None = None
 
-    def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
+    def make_block(self, block: Sequence[dict[str, Any]], after: Columns, draws: Sequence[Draws]) -> None:
         op = self._op
         try:
             # ORDER: not before the first row, when a worker is sealed: the file may be a stranger's.

@@ -3,10 +3,10 @@
 from typing import Any
 
 from prepserver.pipeline.ops.truncate import Truncate
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.transform.stage import Draws, RecordStage
 
 
 class TruncateStage(RecordStage[Truncate]):
-    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+    def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         values[self._op.column] = values[self._op.column][: self._op.length]

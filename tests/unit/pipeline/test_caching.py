@@ -23,7 +23,7 @@ from prepserver.pipeline.ops import (
     ToLayout,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record, images
+from prepserver.pipeline.record import Columns, images
 
 CROP = RandomCrop(8)
 
@@ -76,7 +76,7 @@ def test_another_cache_is_refused(cache: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [{"label": Label()}, {"image": Image(), "boxes": Boxes(count=3)}])
-def test_decoded_samples_have_images_and_at_most_masks(columns: Record) -> None:
+def test_decoded_samples_have_images_and_at_most_masks(columns: Columns) -> None:
     pipeline = Pipeline.from_ops([Resize((8, 8))] if "image" in columns else [], columns=columns)
     with pytest.raises(SpecError, match="use 'encoded'"):
         wanted("decoded", pipeline)

@@ -22,11 +22,11 @@ from prepserver.pipeline.ops import (
     TenCrop,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 
-PHOTO: Record = {"image": Image(), "label": Label()}
-BOXES: Record = {"image": Image(), "boxes": Boxes(), "labels": PerBox()}
-INSTANCES: Record = {**BOXES, "mask": Mask(), "instances": PerBox(dtype="int16")}
+PHOTO: Columns = {"image": Image(), "label": Label()}
+BOXES: Columns = {"image": Image(), "boxes": Boxes(), "labels": PerBox()}
+INSTANCES: Columns = {**BOXES, "mask": Mask(), "instances": PerBox(dtype="int16")}
 SIZE = (40, 48)
 
 
@@ -69,7 +69,7 @@ def test_a_paste_keeps_the_record_and_needs_instances() -> None:
     pipeline = Pipeline.from_ops([Resize(SIZE), CopyPaste(), PadBoxes(3)], columns=INSTANCES)
     assert {field.name: field.shape for field in pipeline.fields}["mask"] == SIZE
     semantic = {name: kind for name, kind in INSTANCES.items() if name != "instances"}
-    cases: list[tuple[Callable[[], list[Op]], Record, str]] = [
+    cases: list[tuple[Callable[[], list[Op]], Columns, str]] = [
         (lambda: [Resize(SIZE), CopyPaste()], semantic, r"Coco\(masks=True\) gives both. 'instances' is no PerBox"),
         (lambda: [Resize(SIZE), CopyPaste("image")], INSTANCES, "'image' is no Mask here; there are: image"),
         (lambda: [Resize(40), CopyPaste()], INSTANCES, "needs one size: put ScaleJitter"),

@@ -34,7 +34,7 @@ from prepserver.pipeline.ops import (
     ToLayout,
 )
 from prepserver.pipeline.pipeline import MAX_OPS, MAX_VIEWS, Pipeline
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.protocol.schema import Trees, build
 from tests.support.waiting import PATIENCE_S
 
@@ -272,7 +272,7 @@ def test_a_wrong_wire_form_is_refused_by_its_field(wire: Any, field: str) -> Non
     assert caught.value.field == field
 
 
-COLUMNS: Record = {"left": Image(), "mask": Mask(), "weight": Scalar(), "label": Label()}
+COLUMNS: Columns = {"left": Image(), "mask": Mask(), "weight": Scalar(), "label": Label()}
 
 
 def test_a_row_has_a_field_for_each_column_and_view() -> None:
@@ -297,14 +297,14 @@ def test_a_reserved_or_impossible_name_of_a_column_is_refused(name: str) -> None
 
 
 def test_a_column_that_is_called_like_a_view_is_refused() -> None:
-    columns: Record = {"image": Image(), "image_1": Label()}
+    columns: Columns = {"image": Image(), "image_1": Label()}
     assert len(Pipeline.from_ops([CenterCrop(8)], 1, columns).fields) == 3
     with pytest.raises(SpecError, match="is the name of two fields where a sample has 2 views"):
         Pipeline.from_ops([CenterCrop(8)], 2, columns)
 
 
 def test_an_op_for_one_column_changes_that_one_only() -> None:
-    columns: Record = {"left": Image(), "right": Image()}
+    columns: Columns = {"left": Image(), "right": Image()}
     pipeline = Pipeline.from_ops([CenterCrop(8), Only("left", Grayscale(1))], 1, columns)
     assert [field.shape for field in pipeline.fields] == [(8, 8, 1), (8, 8, 3), ()]
     assert Pipeline.from_wire(pipeline.to_wire(), columns) == pipeline

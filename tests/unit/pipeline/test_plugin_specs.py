@@ -16,11 +16,11 @@ from prepserver.pipeline.declared import declared_kind
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Grayscale, Only, PluginOp, Resize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.sources import Plugin, source_from_wire
 from prepserver.pipeline.spec import Codes
 
-COLUMNS: Record = {
+COLUMNS: Columns = {
     "image": kinds.Image(size=(8, 6)),
     "depth": kinds.Array((3, 2), "float16"),
     "text": kinds.Text(),
@@ -29,7 +29,7 @@ COLUMNS: Record = {
     "raw": kinds.Bytes(),
     "label": kinds.Label(),
 }
-MASKED: Record = {"image": kinds.Image(), "mask": kinds.Mask(), "label": kinds.Label()}
+MASKED: Columns = {"image": kinds.Image(), "mask": kinds.Mask(), "label": kinds.Label()}
 ODD: dict[str, Any] = {"a b": 1}
 LEFT_OUT = [
     PluginOp("spell", column="text", returns=kinds.Scalar("int64")),
@@ -37,7 +37,7 @@ LEFT_OUT = [
 ]
 
 
-def after(op: PluginOp, columns: Record = COLUMNS) -> Record:
+def after(op: PluginOp, columns: Columns = COLUMNS) -> Columns:
     return op.after({**columns, "index": kinds.Index()})
 
 
@@ -62,7 +62,7 @@ def test_specs_survive_the_wire_with_parameters_in_order() -> None:
 
 
 def test_a_row_has_a_bounded_number_of_fields() -> None:
-    columns: Record = {f"image{n}": kinds.Image(size=(2, 2)) for n in range(5)}
+    columns: Columns = {f"image{n}": kinds.Image(size=(2, 2)) for n in range(5)}
     with pytest.raises(SpecError, match="makes rows of 81 fields, more than 64"):
         Pipeline.from_ops([], 16, columns)
 
@@ -149,13 +149,13 @@ def test_the_kind_afterwards_is_the_declared_one(before: str, op: PluginOp, resu
         (PluginOp("x", column="text", returns=kinds.Mask()), COLUMNS, "an image stays an image"),
     ],
 )
-def test_what_cannot_follow_is_refused_at_once(op: PluginOp, columns: Record, said: str) -> None:
+def test_what_cannot_follow_is_refused_at_once(op: PluginOp, columns: Columns, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         after(op, columns)
 
 
 def test_ops_and_plugins_keep_their_rules_together() -> None:
-    image: Record = {"image": kinds.Image()}
+    image: Columns = {"image": kinds.Image()}
     with pytest.raises(SpecError, match="names no column by itself"):
         Only("image", PluginOp("x"))
     with pytest.raises(SpecError, match="works on uint8"):

@@ -10,12 +10,12 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.pipeline.ops import MaskTokens, PadTokens, Tokenize, Truncate, op_from_wire
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.sources import BucketByLength, PackTokens, TextLines
 from prepserver.pipeline.spec import FILE
 
 LINES = TextLines("/lines.txt")
-TEXT: Record = {"text": Text(), "label": Label()}
+TEXT: Columns = {"text": Text(), "label": Label()}
 TOKENS = {"tokens": Tokens(), "label": Label()}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.record import Columns
 from prepserver.source import Record
 from tests.support import augmentations
 from tests.support.augmentations import pipelines

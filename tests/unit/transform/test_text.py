@@ -15,14 +15,14 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label, Text, Tokens
 from prepserver.pipeline.ops import MaskTokens, PadTokens, RandomCrop, Tokenize, Truncate
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.spec import FILE
 from prepserver.source import OutsideRootsError, Roots, SourceError, opfiles
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from tests.support.texts import tokenizer
 from tests.support.tiny_images import jpeg
 
-TEXT: Record = {"text": Text(), "label": Label()}
+TEXT: Columns = {"text": Text(), "label": Label()}
 
 
 def made(pipeline: Pipeline, record: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_truncate_cuts_the_end_and_max_tokens_keeps_special_ones(tmp_path: Path)
 
 def test_columns_of_text_are_named_and_counted_beside_images(tmp_path: Path) -> None:
     path = tokenizer(tmp_path / "a.json")
-    columns: Record = {"image": Image(), "caption": Text(), "summary": Text()}
+    columns: Columns = {"image": Image(), "caption": Text(), "summary": Text()}
     ops = [
         Tokenize(path, column="caption"), RandomCrop(8), Tokenize(path, column="summary", into="wanted"),
         PadTokens(3, column="wanted", mask=None, count="wanted_count"), PadTokens(4, mask="seen", count="count"),

@@ -31,8 +31,7 @@ from prepserver.pipeline.ops import (
     ToLayout,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record as Columns
-from prepserver.pipeline.record import images
+from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import ImageFolder, SyntheticImages
 from prepserver.source import Record, SampleError, Source, build_index, open_source

@@ -12,7 +12,7 @@ from prepserver.order import make_order
 from prepserver.pipeline.kinds import Boxes, Image, PerBox
 from prepserver.pipeline.ops import Op, PadBoxes, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.record import Columns
 from prepserver.source import Record, SampleError, Source
 from prepserver.worker.fill import FillResult, fill
 from prepserver.worker.streams import Stream, Target
