@@ -35,7 +35,7 @@ from prepserver.source.opfiles import digests
 from prepserver.telemetry.facts import Facts
 from prepserver.telemetry.verdict import judge
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 
 __all__ = ["InlineMaker", "LaneError", "PluginError", "Row", "SourceError", "remake"]
 
@@ -107,10 +107,10 @@ class InlineMaker:
             LaneError: See `prepserver.worker.fill.fill`.
             SourceError: The listing is damaged.
         """
-        target = Target.of(self._pipeline, ArrayRows(arrays, len(arrays[INDEX])))
-        self._stream.prefetch(start, stop - start, [target])
+        lane = Lane.of(self._pipeline, ArrayRows(arrays, len(arrays[INDEX])))
+        self._stream.prefetch(start, stop - start, [lane])
         with _discarding():
-            bad = _fill(self._stream, target, start, stop - start)
+            bad = _fill(self._stream, lane, start, stop - start)
         return [(b.position, b.index, b.reason) for b in bad]
 
 
@@ -140,14 +140,14 @@ def remake(rows: Rows, pipeline: Pipeline, position: int, quarantined: AbstractS
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
     order = make_order(rows.shuffle, rows.n, rows.seed, rows.shard, rows.batch_rows, *source.arrangement)
     stream = Stream(opened, order, rows.seed, quarantined)
-    bad = _fill(stream, Target.of(pipeline, ArrayRows(arrays, 1)), position, 1)
+    bad = _fill(stream, Lane.of(pipeline, ArrayRows(arrays, 1)), position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""
     return Row({name: array[0] for name, array in arrays.items()}, found, path, [b.reason for b in bad])
 
 
-def _fill(stream: Stream, target: Target, position: int, count: int) -> list[BadRow]:
-    return fill(stream, [target], position, count, lambda _position, _index: None).bad
+def _fill(stream: Stream, lane: Lane, position: int, count: int) -> list[BadRow]:
+    return fill(stream, [lane], position, count, lambda _position, _index: None).bad
 
 
 def _listings() -> Path:

@@ -42,7 +42,7 @@ class Worker:
         from prepserver.protocol.layout import RingLayout, ring_fields
         from prepserver.source import build_index, open_source
         from prepserver.telemetry.page import StatsPage, create_page
-        from prepserver.worker.streams import Stream, Target
+        from prepserver.worker.streams import Lane, Stream
 
         spec = Packed(str(dataset)) if dataset.is_dir() else FileList(str(dataset))
         source = open_source(spec, build_index(spec, scratch / "index", lambda _found: None).path)
@@ -53,7 +53,7 @@ class Worker:
         ring = Ring(descriptor, layout)
         os.close(descriptor)
         ring.mapping.populate()
-        self._target = Target.of(pipeline, ring)
+        self._target = Lane.of(pipeline, ring)
         descriptor = create_page("bench-page")
         self._page = StatsPage(descriptor, writable=True)
         os.close(descriptor)

@@ -8,37 +8,37 @@ from typing import NamedTuple
 from prepserver.cache.store import Store
 from prepserver.source import Record
 from prepserver.worker.reading import read_patiently
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 
 _STAMP = (1 << 64) - 1  # an entry holds this many bits of a stamp
 
 
 class Ready(NamedTuple):
-    """A sample that is ready for some targets."""
+    """A sample that is ready for some lanes."""
 
     record: Record
-    where: tuple[int, ...]  # the targets
+    where: tuple[int, ...]  # the places of these lanes in `fill`'s sequence
     is_tail: bool = False  # whether the head of their pipelines has been applied
 
 
 def without(where: tuple[int, ...], ready: Sequence[Ready]) -> tuple[int, ...]:
-    """Returns those targets of `where` that no sample is ready for."""
-    return tuple(t for t in where if not any(t in each.where for each in ready)) if ready else where
+    """Returns those lanes of `where` that no sample is ready for."""
+    return tuple(place for place in where if not any(place in each.where for each in ready)) if ready else where
 
 
 class Caching:
-    """The caches of a stream and some of its lanes, the `targets`.
+    """The caches of a stream and some of its lanes.
 
     A sample is put into a cache before its rows are made.
     """
 
-    def __init__(self, stream: Stream, targets: Sequence[Target]) -> None:
+    def __init__(self, stream: Stream, lanes: Sequence[Lane]) -> None:
         self._stream = stream
-        self._targets = targets
-        self._caches: dict[Store, list[int]] = {}  # the targets of each
-        for t, target in enumerate(targets):
-            if target.cache is not None:
-                self._caches.setdefault(target.cache, []).append(t)
+        self._lanes = lanes
+        self._caches: dict[Store, list[int]] = {}  # the places of the lanes of each
+        for place, lane in enumerate(lanes):
+            if lane.cache is not None:
+                self._caches.setdefault(lane.cache, []).append(place)
 
     def stamp(self, index: int) -> int | None:
         """The stamp of a sample; None if no cache is used for it."""
@@ -60,21 +60,21 @@ class Caching:
             cache.put(index, stamp, record)
         return record
 
-    def ready(self, index: int, target: int) -> Ready:
-        """A sample for one target: from its caches, or read, and then kept if there is room."""
+    def ready(self, index: int, place: int) -> Ready:
+        """A sample for one lane: from its caches, or read, and then kept if there is room."""
         stamp = self.stamp(index)
-        found = self.hits(index, stamp, (target,))
-        return found[0] if found else self.keep(index, stamp, self.read(index, stamp), (target,))[0]
+        found = self.hits(index, stamp, (place,))
+        return found[0] if found else self.keep(index, stamp, self.read(index, stamp), (place,))[0]
 
     def hits(self, index: int, stamp: int | None, where: tuple[int, ...]) -> list[Ready]:
         """The sample with the heads of pipelines applied, from those caches that hold it."""
         found: list[Ready] = []
         if stamp is None:
             return found
-        for cache, targets in self._caches.items():
-            record = cache.get(index, stamp) if any(t in where for t in targets) else None
+        for cache, lanes in self._caches.items():
+            record = cache.get(index, stamp) if any(place in where for place in lanes) else None
             if record is not None:
-                found += self._served(record, targets, where)
+                found += self._served(record, lanes, where)
         return found
 
     def keep(self, index: int, stamp: int | None, record: Record, where: tuple[int, ...]) -> list[Ready]:
@@ -82,12 +82,12 @@ class Caching:
         found: list[Ready] = []
         if stamp is None:
             return [Ready(record, where)] if where else found
-        for cache, targets in self._caches.items():
-            mine = [t for t in targets if t in where]
+        for cache, lanes in self._caches.items():
+            mine = [place for place in lanes if place in where]
             if not mine:
                 continue
             try:
-                made = self._targets[mine[0]].head_maker.make(record, cache.has_room)
+                made = self._lanes[mine[0]].head_maker.make(record, cache.has_room)
             except Exception:  # noqa: BLE001 - making the row without a cache raises it again, and finds the culprit
                 made = None
             if made is not None and cache.put(index, stamp, made):
@@ -95,6 +95,6 @@ class Caching:
         rest = without(where, found)
         return [*found, Ready(record, rest)] if rest else found
 
-    def _served(self, record: Record, targets: Iterable[int], where: tuple[int, ...]) -> list[Ready]:
-        mine = tuple(t for t in targets if t in where and self._targets[t].head_maker.serves(record))
+    def _served(self, record: Record, lanes: Iterable[int], where: tuple[int, ...]) -> list[Ready]:
+        mine = tuple(place for place in lanes if place in where and self._lanes[place].head_maker.serves(record))
         return [Ready(record, mine, is_tail=True)] if mine else []

@@ -27,7 +27,7 @@ from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, is_sh
 from prepserver.transform.rows import NextTarget, Rows
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +42,11 @@ Mark = Callable[[int, int], None]
 
 
 class LaneError(Exception):
-    """One target's rows cannot be made, though the samples are good; `target` is its place in `fill`'s sequence."""
+    """One lane's rows cannot be made, though the samples are good; `place` is its place in `fill`'s sequence."""
 
-    def __init__(self, target: int, text: str) -> None:
+    def __init__(self, place: int, text: str) -> None:
         super().__init__(text)
-        self.target = target
+        self.place = place
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class BadRow:
     position: int
     index: int  # index of the sample that was expected
     reason: str  # ``path: why``, one line, at most `MAX_REASON_CHARS`
-    # the targets (places in `fill`'s sequence) that hold a replacement: all of them if the sample cannot be read or
+    # places (in `fill`'s sequence) of the lanes that hold a replacement: all of them if the sample cannot be read or
     # decoded, some if only their pipelines refuse it
-    targets: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,69 +68,69 @@ class FillResult:
     bad: list[BadRow]  # rows with a replacement or zeros, in order of position
     read_ns: int  # time for reading encoded bytes
     make_ns: int  # time for decode and augmentation
-    shared_ns: int = 0  # CPU time spent for all targets together; 0 with one target
-    targets_ns: tuple[int, ...] = ()  # CPU time of rendering for each target; empty with one target
-    # for each target the time in each op of its pipeline, by place; part of `make_ns`
+    shared_ns: int = 0  # CPU time spent for all lanes together; 0 with one lane
+    lanes_ns: tuple[int, ...] = ()  # CPU time of rendering for each lane; empty with one lane
+    # for each lane the time in each op of its pipeline, by place; part of `make_ns`
     ops_ns: tuple[tuple[int, ...], ...] = ()
 
 
 def fill(
-    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark,
+    stream: Stream, lanes: Sequence[Lane], position: int, count: int, mark: Mark,
     step: NextTarget = lambda _target: None, alone: bool = False,
 ) -> FillResult:  # fmt: skip
-    """Fills the rows of `count` positions from `position` on in every target; one decode serves all of them.
+    """Fills the rows of `count` positions from `position` on in every lane; one decode serves all of them.
 
     The next samples by index replace a bad one: sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own
     augmentations of this pass, label and index. If all of these are bad too, the row is zeros, with label and index
-    `NO_SAMPLE`. A target whose pipeline accepts a sample keeps it, even if other targets' pipelines refuse it. All
+    `NO_SAMPLE`. A lane whose pipeline accepts a sample keeps it, even if other lanes' pipelines refuse it. All
     views of a row are of one sample: if one view cannot be made, all are the replacement's.
-    An unexpected error makes the sample bad for the target that raises it, with the error as the reason. If all
-    replacements raise an unexpected error too, the target fails.
+    An unexpected error makes the sample bad for the lane that raises it, with the error as the reason. If all
+    replacements raise an unexpected error too, the lane fails.
 
     Args:
         stream: The samples.
-        targets: Makers and rows of each lane.
+        lanes: Makers and rows of each lane.
         position: The first position.
         count: Number of positions, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
-        step: Called with a target's place before its row is rendered, and with `DECODING` afterwards.
+        step: Called with a lane's place before its row is rendered, and with `DECODING` afterwards.
         alone: Make each row by itself, and not several at once: a worker died on these rows, and the sample at fault is
             to be found.
 
     Raises:
-        LaneError: One target cannot be filled.
-        Exception: An error of neither a sample nor a target. After either error the rows may hold anything, and must be
+        LaneError: One lane cannot be filled.
+        Exception: An error of neither a sample nor a lane. After either error the rows may hold anything, and must be
             filled again.
     """
-    return _Filler(stream, targets, mark, step, alone).run(position, count)
+    return _Filler(stream, lanes, mark, step, alone).run(position, count)
 
 
 class _Filler:
-    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: NextTarget, alone: bool) -> None:
+    def __init__(self, stream: Stream, lanes: Sequence[Lane], mark: Mark, step: NextTarget, alone: bool) -> None:
         self._stream = stream
-        self._targets = targets
+        self._lanes = lanes
         self._mark = mark
         self._step = step
-        self._unexpected: Counter[int] = Counter()  # unexpected errors at this position, by target
-        self._everywhere = tuple(range(len(targets)))
-        self._mixing = [t for t, target in enumerate(targets) if target.mixers]
-        only_copy = all(target.only_copies for target in targets)
+        self._unexpected: Counter[int] = Counter()  # unexpected errors at this position, by lane
+        self._everywhere = tuple(range(len(lanes)))
+        self._mixing = [place for place, lane in enumerate(lanes) if lane.mixers]
+        only_copy = all(lane.only_copies for lane in lanes)
         self._only_copy = only_copy and not alone
-        self._make_blocks = not (only_copy or alone) and all(target.takes_blocks for target in targets)
+        self._make_blocks = not (only_copy or alone) and all(lane.takes_blocks for lane in lanes)
         self._bad: list[BadRow] = []
-        self._caches = Caching(stream, targets)
+        self._caches = Caching(stream, lanes)
         self._alone = alone
         self._may_wait = False  # whether the current row may be finished after others
         self._waiting: list[tuple[int, int, Rows]] = []  # position, index, and rows that lack all but their images
-        self._partners = Partners(stream, targets, self._caches)
+        self._partners = Partners(stream, lanes, self._caches)
         self._read_ns = 0
         self._make_ns = 0
-        self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
+        self._cpu_ns = [0] * (len(lanes) + 1)  # by lane; the last place belongs to `DECODING`
         self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
-        for target in targets:
-            for maker in target.makers:
+        for lane in lanes:
+            for maker in lane.makers:
                 maker.ops_ns = [0] * len(maker.ops_ns)
-            for maker, mixer in zip(target.makers, target.mixers, strict=False):
+            for maker, mixer in zip(lane.makers, lane.mixers, strict=False):
                 mixer.parts.ops_ns = mixer.headed.ops_ns = mixer.tail.ops_ns = maker.ops_ns
 
     def run(self, position: int, count: int) -> FillResult:
@@ -145,16 +145,16 @@ class _Filler:
         if self._stream.source.computes:
             self._read_ns, self._make_ns = 0, self._read_ns + self._make_ns
         ops_ns = tuple(
-            tuple(map(sum, zip(*(maker.ops_ns for maker in target.makers), strict=True))) for target in self._targets
+            tuple(map(sum, zip(*(maker.ops_ns for maker in lane.makers), strict=True))) for lane in self._lanes
         )
-        if len(self._targets) == 1:
+        if len(self._lanes) == 1:
             return FillResult(self._bad, self._read_ns, self._make_ns, ops_ns=ops_ns)
-        *targets_ns, shared_ns = self._cpu_ns
-        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns), ops_ns)
+        *lanes_ns, shared_ns = self._cpu_ns
+        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(lanes_ns), ops_ns)
 
     def _is_suspect(self, indices: list[int]) -> bool:
         """Says whether the rows of a run must not be made at once: a sample is quarantined, or a place has none."""
-        quarantined = [self._stream.quarantined, *(target.quarantined for target in self._targets)]
+        quarantined = [self._stream.quarantined, *(lane.quarantined for lane in self._lanes)]
         return NO_SAMPLE in indices or not all(each.isdisjoint(indices) for each in quarantined)
 
     def _copy_rows(self, position: int, indices: list[int]) -> bool:
@@ -166,20 +166,20 @@ class _Filler:
             return False
         begun_ns = time.monotonic_ns()
         try:
-            self._only_copy = all(self._copy_into(target, position, indices) for target in self._targets)
+            self._only_copy = all(self._copy_into(lane, position, indices) for lane in self._lanes)
         except Exception:  # noqa: BLE001 - reading them one by one finds which sample is bad, and why
             return False
         finally:
             self._read_ns += time.monotonic_ns() - begun_ns
         return self._only_copy
 
-    def _copy_into(self, target: Target, position: int, indices: list[int]) -> bool:
-        rows = {field.column: target.rows.run(field.name, position, len(indices)) for field in target.copied}
+    def _copy_into(self, lane: Lane, position: int, indices: list[int]) -> bool:
+        rows = {field.column: lane.rows.run(field.name, position, len(indices)) for field in lane.copied}
         there = len(rows[INDEX])
         rows.pop(INDEX)[:] = indices[:there]
         if not self._stream.source.read_block(indices[:there], rows):
             return False
-        return there == len(indices) or self._copy_into(target, position + there, indices[there:])
+        return there == len(indices) or self._copy_into(lane, position + there, indices[there:])
 
     def _make_block(self, position: int, indices: list[int]) -> bool:
         """Reads the samples of a run and makes all rows at once; if it returns False, the rows may hold anything."""
@@ -188,8 +188,8 @@ class _Filler:
         begun_ns = read_ns = time.monotonic_ns()
         try:
             records = []
-            for place, index in enumerate(indices, position):
-                self._mark(place, index)  # ORDER: it may quarantine samples of this run
+            for p, index in enumerate(indices, position):
+                self._mark(p, index)  # ORDER: it may quarantine samples of this run
                 records.append(self._caches.read(index, self._caches.stamp(index)))
             read_ns = time.monotonic_ns()
             # If the worker dies from here on, any of them may be at fault: the rows will be made again one by one.
@@ -198,15 +198,15 @@ class _Filler:
                 return False
             n = self._stream.order.n
             keys = [SampleKey(self._stream.seed, p // n, index) for p, index in enumerate(indices, position)]
-            for t, target in enumerate(self._targets):
-                self._begin(t)
-                for maker in target.makers:
+            for place, lane in enumerate(self._lanes):
+                self._begin(place)
+                for maker in lane.makers:
                     outs = [
-                        [target.rows.row(field.name, position + k) for field in maker.fields] for k in range(len(keys))
+                        [lane.rows.row(field.name, position + k) for field in maker.fields] for k in range(len(keys))
                     ]
                     maker.make_block(records, keys, outs)
                 for p, (index, record) in enumerate(zip(indices, records, strict=True), position):
-                    self._copy_values(Ready(record, (t,)), p, index, {})
+                    self._copy_values(Ready(record, (place,)), p, index, {})
         except Exception:  # noqa: BLE001 - making them one by one finds which sample is bad, and why
             return False
         finally:
@@ -216,7 +216,7 @@ class _Filler:
         return True
 
     def _make_one_by_one(self, position: int, indices: list[int]) -> None:
-        may_wait = len(self._targets) == 1 and not self._alone
+        may_wait = len(self._lanes) == 1 and not self._alone
         try:
             for p, index in enumerate(indices, position):
                 if index == NO_SAMPLE:
@@ -249,7 +249,7 @@ class _Filler:
         for position, index, rows in self._waiting:
             self._mark(position, index)  # ORDER: it may quarantine samples of this run
             try:
-                if index not in self._stream.quarantined and index not in self._targets[0].quarantined:
+                if index not in self._stream.quarantined and index not in self._lanes[0].quarantined:
                     rows.finish()
                     continue
             except Exception:  # noqa: BLE001 - making the row again by itself finds what is wrong
@@ -264,7 +264,7 @@ class _Filler:
     def _replace(self, position: int, pass_: int, index: int, refused: dict[int, str]) -> None:
         name = self._stream.source.name(index)
         for why in dict.fromkeys(refused.values()):
-            where = tuple(t for t in refused if refused[t] == why)
+            where = tuple(place for place in refused if refused[place] == why)
             self._bad.append(BadRow(position, index, _named(name, why), where))
         n, tries = self._stream.order.samples, 1
         first = refused
@@ -272,29 +272,29 @@ class _Filler:
             refused, tries = self._try(position, pass_, (index + k) % n, tuple(refused)), tries + 1
             if not refused:
                 break
-        for t in refused:
-            if self._unexpected[t] == tries:
+        for place in refused:
+            if self._unexpected[place] == tries:
                 raise LaneError(
-                    t, f"unexpected errors at {tries} samples in a row, the first at {_named(name, first[t])}"
+                    place, f"unexpected errors at {tries} samples in a row, the first at {_named(name, first[place])}"
                 )
         self._unexpected.clear()
         self._blank(position, refused)
 
     def _blank(self, position: int, where: Iterable[int]) -> None:
-        for t in where:
-            target = self._targets[t]
-            for field in (*(each for maker in target.makers for each in maker.fields), *target.copied):
-                target.rows.put(field.name, position, field.kind.blank)
+        for place in where:
+            lane = self._lanes[place]
+            for field in (*(each for maker in lane.makers for each in maker.fields), *lane.copied):
+                lane.rows.put(field.name, position, field.kind.blank)
 
     def _try(self, position: int, pass_: int, index: int, where: tuple[int, ...]) -> dict[int, str]:
-        """Puts sample `index` into the row of `position` in targets `where`; returns why some of them refuse it."""
+        """Puts sample `index` into the row of `position` in lanes `where`; returns why some of them refuse it."""
         self._mark(position, index)
         if index in self._stream.quarantined:
             return dict.fromkeys(where, "quarantined: workers died or hung on it")
         reason = "quarantined for this pipeline: workers died or hung while they made its row"
-        refused = {t: reason for t in where if index in self._targets[t].quarantined}
+        refused = {place: reason for place in where if index in self._lanes[place].quarantined}
         if refused:
-            where = tuple(t for t in where if t not in refused)
+            where = tuple(place for place in where if place not in refused)
         if not where:
             return refused
         begun_ns = time.monotonic_ns()
@@ -326,26 +326,26 @@ class _Filler:
         return refused
 
     def _copy_values(self, ready: Ready, position: int, index: int, refused: dict[int, str]) -> None:
-        for t in ready.where:
-            if t not in refused:
-                target = self._targets[t]
-                for field in target.copied:
+        for place in ready.where:
+            if place not in refused:
+                lane = self._lanes[place]
+                for field in lane.copied:
                     value = index if field.column == INDEX else ready.record[field.column]
-                    target.rows.put(field.name, position, value)
+                    lane.rows.put(field.name, position, value)
 
-    def _begin(self, target: int) -> None:
-        self._clock(target)
-        self._step(target)
+    def _begin(self, place: int) -> None:
+        self._clock(place)
+        self._step(place)
 
-    def _clock(self, target: int) -> None:
-        """Counts CPU time for `target`, or for all (`DECODING`), from now on; not needed with one target."""
-        if len(self._targets) > 1:
+    def _clock(self, place: int) -> None:
+        """Counts CPU time for the lane at `place`, or for all (`DECODING`), from now on; not needed with one lane."""
+        if len(self._lanes) > 1:
             now_ns = time.thread_time_ns()  # some 0.5 us
             self._cpu_ns[self._at] += now_ns - self._at_ns
-            self._at, self._at_ns = target, now_ns
+            self._at, self._at_ns = place, now_ns
 
     def _make_mixed(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        alone = [(t,) for t in ready.where if t in self._mixing]  # other samples enter their rows
+        alone = [(place,) for place in ready.where if place in self._mixing]  # other samples enter their rows
         together = without(ready.where, [ready._replace(where=each) for each in alone])
         refused: dict[int, str] = {}
         for where in (*alone, together) if together else alone:
@@ -354,46 +354,46 @@ class _Filler:
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         where = ready.where
-        whose = [t for t in where for _ in self._targets[t].makers]
+        whose = [place for place in where for _ in self._lanes[place].makers]  # of each target: a lane has one a view
 
-        def step(place: int) -> None:
-            self._begin(place if place == DECODING else whose[place])
+        def step(target: int) -> None:
+            self._begin(target if target == DECODING else whose[target])
 
         try:
-            if self._targets[where[0]].mixers:
+            if self._lanes[where[0]].mixers:
                 self._partners.make(where[0], ready, key, position, self._mark, step)
             else:
                 self._make_rows(ready, key, position, step)
         except BadSample as e:
             refused: dict[int, str] = {}
-            for place, reason in sorted(e.failures.items()):
-                refused.setdefault(whose[place], reason)
+            for target, reason in sorted(e.failures.items()):
+                refused.setdefault(whose[target], reason)
             return refused
-        except Exception as e:  # noqa: BLE001 - the target to blame is found below
+        except Exception as e:  # noqa: BLE001 - the lane to blame is found below
             if len(where) == 1:
                 self._raise_shortage(e, where[0], key.index)
                 return self._note_unexpected(e, where)
         else:
             return {}
-        # Each row is made again by itself to find the target to blame; rows are pure.
+        # Each row is made again by itself to find the lane to blame; rows are pure.
         found: dict[int, str] = {}
-        for t in where:
+        for place in where:
             self._begin(DECODING)
-            found |= self._make(ready._replace(where=(t,)), key, position)
+            found |= self._make(ready._replace(where=(place,)), key, position)
         return found
 
-    def _raise_shortage(self, error: Exception, target: int, index: int) -> None:
+    def _raise_shortage(self, error: Exception, place: int, index: int) -> None:
         if isinstance(error, BrokenContainerError):  # of a partner: the lane is not to blame
             raise error
         if is_shortage(error):
             name = self._stream.source.name(index)
-            raise LaneError(target, f"at {_named(name, describe(error))}") from error
+            raise LaneError(place, f"at {_named(name, describe(error))}") from error
 
     def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: NextTarget) -> None:
         outs: list[tuple[RowMaker, list[Any]]] = []
-        for target in map(self._targets.__getitem__, ready.where):
-            makers = target.tails if ready.is_tail else target.makers
-            outs += [(maker, [target.rows.row(field.name, position) for field in maker.fields]) for maker in makers]
+        for lane in map(self._lanes.__getitem__, ready.where):
+            makers = lane.tails if ready.is_tail else lane.makers
+            outs += [(maker, [lane.rows.row(field.name, position) for field in maker.fields]) for maker in makers]
         rows = Rows(ready.record, key, outs, step)
         if rows.begin():
             return

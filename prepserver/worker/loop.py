@@ -40,7 +40,7 @@ from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
-from prepserver.worker.streams import Rows, Stream, Target
+from prepserver.worker.streams import Lane, Rows, Stream
 
 _COLLECT_IDLE, _COLLECT_BUSY = 16, 256
 """Tasks between two runs of the garbage collector: in a pause, and without pauses."""
@@ -118,7 +118,7 @@ class Worker:
         self._seal = seal
         self._rows = rows
         self.streams: dict[int, Announced] = {}  # by number
-        self._lanes: dict[int, Target | str] = {}  # by number: the lane, or why it could not be set up
+        self._lanes: dict[int, Lane | str] = {}  # by number: the lane, or why it could not be set up
         self._caches: dict[int, tuple[work.AddCache, Store]] = {}
         self._tasks_since_collect = 0
         self._filled: list[int] = []  # the lanes of the current task
@@ -206,19 +206,19 @@ class Worker:
         announced = self.streams.get(task.stream)
         if announced is not None and isinstance(announced.opened, Stream) and task.task != self._begun:
             self._begun = task.task
-            lanes = [self._lanes.get(lane) for lane in task.lanes]
-            targets = [self._cached(announced, lane) for lane in lanes if isinstance(lane, Target)]
-            self._cached_stream(announced, announced.opened).prefetch(task.position, task.count, targets)
+            found = [self._lanes.get(number) for number in task.lanes]
+            lanes = [self._cached(announced, lane) for lane in found if isinstance(lane, Lane)]
+            self._cached_stream(announced, announced.opened).prefetch(task.position, task.count, lanes)
 
-    def _begin_step(self, target: int) -> None:
-        self._page.begin_step(NO_LANE if target == DECODING else self._filled[target])
+    def _begin_step(self, place: int) -> None:
+        self._page.begin_step(NO_LANE if place == DECODING else self._filled[place])
 
     def _quarantine(self, message: work.Quarantine) -> None:
         if message.lane is None:
             self.streams[message.stream].quarantined.update(message.indices)
             return
         lane = self._lanes.get(message.lane)
-        if isinstance(lane, Target):
+        if isinstance(lane, Lane):
             lane.quarantined.update(message.indices)
 
     def _open_stream(self, announced: Announced) -> Stream | str:
@@ -235,10 +235,10 @@ class Worker:
             return _text(e)
         return Stream(source, order, add.seed, announced.quarantined)
 
-    def _open_lane(self, add: work.AddLane, fds: list[int], announced: Announced) -> Target | str:
+    def _open_lane(self, add: work.AddLane, fds: list[int], announced: Announced) -> Lane | str:
         try:
             pipeline = Pipeline.from_wire(add.pipeline, source_from_wire(announced.add.source).columns)
-            return Target.of(pipeline, self._rows(RingLayout.from_wire(add.layout), fds), add.quarantined)
+            return Lane.of(pipeline, self._rows(RingLayout.from_wire(add.layout), fds), add.quarantined)
         except Exception as e:  # noqa: BLE001 - every task that needs the lane reports it
             self._log.exception("lane %d", add.lane)
             return _text(e)
@@ -265,12 +265,12 @@ class Worker:
         cache = self._cache(announced.add.listing, "")
         return stream if cache is None else replace(stream, cache=cache)
 
-    def _cached(self, announced: Announced, lane: Target) -> Target:
+    def _cached(self, announced: Announced, lane: Lane) -> Lane:
         cache = self._cache(announced.add.listing, lane.head.digest)
         return lane if cache is None else lane._replace(cache=cache)
 
     def _fill(self, task: work.Fill) -> None:
-        announced, lanes = self.streams[task.stream], [self._lanes[lane] for lane in task.lanes]
+        announced, found = self.streams[task.stream], [self._lanes[number] for number in task.lanes]
         # ORDER: before the first byte of any dataset or index is read.
         self._seal.close(place for each in self.streams.values() for place in each.add.places)
         began_ns = self._page.begin_task(task.task)
@@ -280,13 +280,13 @@ class Worker:
         try:
             if isinstance(stream, str):
                 raise _Broken(stream)
-            targets = []
-            for number, lane in zip(task.lanes, lanes, strict=True):
+            lanes = []
+            for number, lane in zip(task.lanes, found, strict=True):
                 if isinstance(lane, str):
                     raise _Broken(lane, number)
-                targets.append(self._cached(announced, lane))
+                lanes.append(self._cached(announced, lane))
             stream = self._cached_stream(announced, stream)
-            made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step, task.alone)
+            made = fill(stream, lanes, task.position, task.count, self._begin_sample, self._begin_step, task.alone)
             if made.bad:
                 self._check_seal()
         except _Sealed:
@@ -298,11 +298,11 @@ class Worker:
             if not isinstance(e, _Broken):  # that was logged when it broke
                 self._log.exception("task %d: positions %d + %d", task.task, task.position, task.count)
             index = announced.damaged if isinstance(stream, str) else _damaged(e)
-            culprit = e.lane if isinstance(e, _Broken) else task.lanes[e.target] if isinstance(e, LaneError) else None
+            culprit = e.lane if isinstance(e, _Broken) else task.lanes[e.place] if isinstance(e, LaneError) else None
             answer: work.Failed | work.Filled = work.Failed(task.task, _text(e), culprit, damaged=index)
         else:
             self._page.end_task(task.count, len({row.position for row in made.bad}), made.read_ns, made.make_ns)
-            bad, lanes_ns = _bad_rows(made.bad, task.lanes), list(made.targets_ns)
+            bad, lanes_ns = _bad_rows(made.bad, task.lanes), list(made.lanes_ns)
             answer = work.Filled(
                 task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns, _flat(made.ops_ns),
                 time.monotonic_ns(), began_ns,
@@ -326,7 +326,7 @@ def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, 
             row.position,
             row.index,
             row.reason.encode()[:room].decode(errors="ignore"),
-            [] if len(row.targets) == len(lanes) else [lanes[t] for t in row.targets],
+            [] if len(row.places) == len(lanes) else [lanes[place] for place in row.places],
         )
         for row in bad
     ]

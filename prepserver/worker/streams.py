@@ -33,7 +33,7 @@ class Rows(Protocol):
         """Writes the row of `position` in `field`, a number or an array."""
 
 
-class Target(NamedTuple):
+class Lane(NamedTuple):
     """A lane."""
 
     makers: Sequence[RowMaker]  # one for each view (`prepserver.transform.row_makers`)
@@ -57,7 +57,7 @@ class Target(NamedTuple):
         return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
 
     @classmethod
-    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
+    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Lane:
         """The lane of a pipeline."""
         makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}
@@ -81,29 +81,29 @@ class Stream:
     quarantined: AbstractSet[int] = frozenset()  # indices that are bad and not even read, because workers died on them
     cache: Store | None = None  # holds samples as they are stored; None for no such cache
 
-    def prefetch(self, position: int, count: int, targets: Sequence[Target]) -> None:
+    def prefetch(self, position: int, count: int, lanes: Sequence[Lane]) -> None:
         """Begins to read the samples of positions [position, position + count), which `fill` will be asked for.
 
-        Samples that caches hold for all `targets` are not read.
+        Samples that caches hold for all `lanes` are not read.
         """
         if not self.source.reads_ahead:
             return
         # An error here will occur again when the sample is read, and is reported there.
         with contextlib.suppress(Exception):
             indices = [(p, i) for p, i in enumerate(self.order.indices(position, count), position) if i != NO_SAMPLE]
-            wanted = [i for p, index in indices for i in (index, *self._partners(p, index, targets))]
-            self.source.prefetch([i for i in wanted if not (self._is_kept(i, targets) or self._is_bad(i, targets))])
+            wanted = [i for p, index in indices for i in (index, *self._partners(p, index, lanes))]
+            self.source.prefetch([i for i in wanted if not (self._is_kept(i, lanes) or self._is_bad(i, lanes))])
 
-    def _partners(self, position: int, index: int, targets: Sequence[Target]) -> Iterator[int]:
+    def _partners(self, position: int, index: int, lanes: Sequence[Lane]) -> Iterator[int]:
         key = SampleKey(self.seed, position // self.order.n, index)
-        for mixer in (mixer for target in targets for mixer in target.mixers):
+        for mixer in (mixer for lane in lanes for mixer in lane.mixers):
             yield from mixer.parts.mix(self.order.samples, key).partners
 
-    def _is_bad(self, index: int, targets: Sequence[Target]) -> bool:
+    def _is_bad(self, index: int, lanes: Sequence[Lane]) -> bool:
         """Whether `fill` does not read a sample: the file may be one that hangs."""
-        return index in self.quarantined or (bool(targets) and all(index in each.quarantined for each in targets))
+        return index in self.quarantined or (bool(lanes) and all(index in each.quarantined for each in lanes))
 
-    def _is_kept(self, index: int, targets: Sequence[Target]) -> bool:
+    def _is_kept(self, index: int, lanes: Sequence[Lane]) -> bool:
         if self.cache is not None and self.cache.holds(index):
             return True
-        return bool(targets) and all(target.cache is not None and target.cache.holds(index) for target in targets)
+        return bool(lanes) and all(lane.cache is not None and lane.cache.holds(index) for lane in lanes)

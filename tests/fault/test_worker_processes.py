@@ -31,7 +31,7 @@ from prepserver.worker.child import Child
 from prepserver.worker.fill import fill
 from prepserver.worker.launch import ChildExited, ChildSpawned, Event, Zygote, ZygoteGone
 from tests.support import leaks
-from tests.support.tiny_images import Lane, index_of, nothing, open_stream, photo_tree, tiny_pipeline
+from tests.support.tiny_images import OwnLane, index_of, nothing, open_stream, photo_tree, tiny_pipeline
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.fault
@@ -122,15 +122,15 @@ class Work:
         self.spec = photo_tree(root / "data", 12, broken=frozenset({5}))
         self.cache = root / "cache"
         self.index = index_of(self.spec, self.cache)
-        self.lane = Lane(tiny_pipeline(), ROWS)
+        self.lane = OwnLane(tiny_pipeline(), ROWS)
 
     def give(self, child: Child) -> None:
         child.send(AddStream(0, self.spec.to_wire(), str(self.index.path), "full", 3, places=list(self.index.places)))
         child.send(AddLane(0, 0, self.lane.pipeline.to_wire(), self.lane.layout.to_wire()), [self.lane.fd])
 
     def expected(self) -> list[tuple[bytes, int, int]]:
-        twin = Lane(self.lane.pipeline, ROWS)
-        fill(open_stream(self.spec, self.cache, "full"), [twin.target], 0, ROWS, nothing)
+        twin = OwnLane(self.lane.pipeline, ROWS)
+        fill(open_stream(self.spec, self.cache, "full"), [twin.lane], 0, ROWS, nothing)
         return twin.rows(0, ROWS)
 
 
@@ -165,10 +165,10 @@ def end_with_their_daemon(script: str) -> list[bool]:
             os.close(pidfd)
 
 
-def endless_work(child: Child, tmp_path: Path) -> Lane:
+def endless_work(child: Child, tmp_path: Path) -> OwnLane:
     """Gives `child` more work than it can finish during a test."""
     spec = SyntheticImages(64, size=(512, 512))
-    lane = Lane(tiny_pipeline(64), 1024)
+    lane = OwnLane(tiny_pipeline(64), 1024)
     index = build_index(spec, tmp_path / "bank")
     child.send(AddStream(0, spec.to_wire(), str(index.path), "none", 0, places=list(index.places)))
     child.send(AddLane(0, 0, lane.pipeline.to_wire(), lane.layout.to_wire()), [lane.fd])

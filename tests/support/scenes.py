@@ -14,7 +14,7 @@ from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Kind, Label, Mask
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.source import Record, SampleError, Source
 from prepserver.worker.fill import BadRow, fill
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 from tests.support.tiny_images import nothing
 
 COLUMNS: dict[str, Kind] = {
@@ -108,7 +108,7 @@ def rows_of(stream: Stream, pipeline: Pipeline, *cuts: int, start: int = 0) -> t
     """The rows of as many positions as all cuts together, by field, filled in one task for each."""
     arrays, bad, at = Arrays(pipeline, sum(cuts)), [], start
     for count in cuts:
-        bad += fill(stream, [Target.of(pipeline, arrays)], at, count, nothing).bad
+        bad += fill(stream, [Lane.of(pipeline, arrays)], at, count, nothing).bad
         at += count
     return arrays.fields, bad
 

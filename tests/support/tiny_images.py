@@ -19,7 +19,7 @@ from prepserver.pipeline.sources import ImageFolder
 from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.source import IndexInfo, build_index, open_source
 from prepserver.worker.channel import ChannelClosed, receive
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 
 
 def jpeg(seed: int, height: int = 40, width: int = 56) -> bytes:
@@ -56,7 +56,7 @@ def index_of(spec: ImageFolder, cache: Path) -> IndexInfo:
     return build_index(spec, cache)
 
 
-class Lane:
+class OwnLane:
     """A pipeline and a ring of our own.
 
     Attributes:
@@ -70,9 +70,9 @@ class Lane:
         self.ring = Ring(self.fd, self.layout)
 
     @property
-    def target(self) -> Target:
+    def lane(self) -> Lane:
         """For `fill`."""
-        return Target.of(self.pipeline, self.ring)
+        return Lane.of(self.pipeline, self.ring)
 
     def rows(self, start: int, stop: int) -> list[tuple[bytes, int, int]]:
         """(bytes of all views, label, index) of the rows of positions [start, stop)."""

@@ -27,7 +27,7 @@ from prepserver.source.storage.ahead import EarlyFiles, Pace
 from prepserver.source.tables import TableSource
 from prepserver.worker.streams import Stream
 from tests.support.leaks import descriptors
-from tests.support.tiny_images import Lane, tiny_pipeline
+from tests.support.tiny_images import OwnLane, tiny_pipeline
 from tests.support.waiting import PATIENCE_S, wait_until
 
 _SLOW_NS, _FAST_NS = 10_000_000, 1000
@@ -305,8 +305,8 @@ def test_what_is_quarantined_is_not_opened_early(all_slow: None, folder: Path, t
     """Its file may be the one that hangs."""
     source = opened(folder, tmp_path / "cache")
     read_all(source)
-    mine = Lane(tiny_pipeline(), N)
-    lane = mine.target
+    mine = OwnLane(tiny_pipeline(), N)
+    lane = mine.lane
     lane.quarantined.add(7)
     stream = Stream(source, make_order("none", N, 0), 0, quarantined={3, 5})
     stream.prefetch(0, 10, [lane])

@@ -37,14 +37,14 @@ from prepserver.pipeline.sources import ImageFolder, SyntheticImages
 from prepserver.source import Record, SampleError, Source, build_index, open_source
 from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.worker.fill import BadRow, fill
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 from tests.golden import rows as golden
 from tests.support import photos
 from tests.support.augmentations import OTHER_SIZE
 from tests.support.caches import EXTENT_BYTES, Cache
 from tests.support.detection import coco_tree
 from tests.support.odd_images import odd_tree
-from tests.support.tiny_images import Lane, jpeg, nothing
+from tests.support.tiny_images import OwnLane, jpeg, nothing
 
 TAIL: tuple[Op, ...] = (RandomCrop(24, pad_if_needed=True), RandomHorizontalFlip())
 PIPELINES: dict[str, list[Op]] = {
@@ -80,9 +80,9 @@ class World:
     ) -> tuple[list[list[tuple[bytes, int, int]]], list[BadRow]]:
         """The rows of all lanes, and the bad ones."""
         stream = Stream(source or self.open(), make_order("full", self.samples, 5), 5, cache=encoded)
-        lanes = [Lane(pipeline, passes * self.samples) for pipeline in pipelines]
+        lanes = [OwnLane(pipeline, passes * self.samples) for pipeline in pipelines]
         stores = [*caches, *[None] * (len(lanes) - len(caches))]
-        targets = [lane.target._replace(cache=store) for lane, store in zip(lanes, stores, strict=True)]
+        targets = [lane.lane._replace(cache=store) for lane, store in zip(lanes, stores, strict=True)]
         bad: list[BadRow] = []
         for position in range(0, passes * self.samples, 8):
             bad += fill(stream, targets, position, min(8, passes * self.samples - position), nothing).bad
@@ -258,7 +258,7 @@ def test_samples_with_boxes_are_kept_as_they_are_stored(new_cache: Callable[...,
 
 def test_without_room_a_sample_is_not_decoded_whole() -> None:
     """A crop of a photo decodes a part of it: filling a cache that is full must not cost the rest."""
-    target = Target.of(pipeline_of("crops of whole images"), Lane(pipeline_of("crops of whole images"), 8).ring)
+    target = Lane.of(pipeline_of("crops of whole images"), OwnLane(pipeline_of("crops of whole images"), 8).ring)
     asked: list[int] = []
 
     def fits(nbytes: int) -> bool:
@@ -272,14 +272,14 @@ def test_without_room_a_sample_is_not_decoded_whole() -> None:
 def test_a_photo_decoded_at_a_smaller_scale_is_not_kept_whole(tmp_path: Path) -> None:
     """Its pixels at full size would give other rows, and take many times the bytes."""
     pipeline = Pipeline.from_ops([RandomResizedCrop(16)])
-    target = Target.of(pipeline, Lane(pipeline, 8).ring)
+    target = Lane.of(pipeline, OwnLane(pipeline, 8).ring)
     large, small = photos.jpeg(400, 400), photos.jpeg(100, 100)
     assert target.head_maker.make({"image": large}, lambda _: True) is None
     kept = target.head_maker.make({"image": small}, lambda _: True)
     assert kept is not None
     assert kept["image"].shape == (100, 100, 3)
     tiny = Pipeline.from_ops([RandomResizedCrop(4)])
-    assert not Target.of(tiny, Lane(tiny, 8).ring).head_maker.serves(kept)
+    assert not Lane.of(tiny, OwnLane(tiny, 8).ring).head_maker.serves(kept)
 
 
 def test_a_large_photo_behind_a_resize_is_kept_as_it_is_made(new_cache: Callable[..., Cache], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from prepserver.source import Record, SampleError, Source
 from prepserver.worker import fill as filler
 from prepserver.worker.fill import fill
 from prepserver.worker.streams import Stream
-from tests.support.tiny_images import Lane, jpeg, nothing
+from tests.support.tiny_images import OwnLane, jpeg, nothing
 
 N = 23
 COLUMNS = {"x": kinds.Array((3,), "int16"), "label": kinds.Label()}
@@ -66,8 +66,8 @@ class Numbers(Source):
         return f"sample {index}"
 
 
-def lane(rows: int = 32) -> Lane:
-    return Lane(Pipeline.from_ops([], columns=COLUMNS), rows)
+def lane(rows: int = 32) -> OwnLane:
+    return OwnLane(Pipeline.from_ops([], columns=COLUMNS), rows)
 
 
 def stream_of(source: Source, quarantined: frozenset[int] = frozenset(), shard: Shard | None = None) -> Stream:
@@ -93,7 +93,7 @@ def test_rows_and_verdicts_are_those_of_one_by_one(
         patch.setattr(filler, "BLOCK_ROWS", 16)
         for in_blocks in (False, True):
             lanes = [lane(rows) for rows in rings]
-            targets = [lanes[0].target, lanes[1].target._replace(quarantined=set(apart))]
+            targets = [lanes[0].lane, lanes[1].lane._replace(quarantined=set(apart))]
             made = fill(stream_of(Numbers(bad, in_blocks), frozenset({7}), shard), targets, start, count, nothing)
             found.append((made.bad, *(each.rows(start, start + count) for each in lanes)))
     assert found[0] == found[1]
@@ -104,10 +104,10 @@ def test_rows_and_verdicts_are_those_of_one_by_one(
 def test_rows_do_not_depend_on_how_positions_become_tasks(start: int, cuts: list[int], bad: set[int]) -> None:
     stream = stream_of(Numbers(frozenset(bad)))
     whole, cut = lane(150), lane(150)
-    reported = fill(stream, [whole.target], start, sum(cuts), nothing).bad
+    reported = fill(stream, [whole.lane], start, sum(cuts), nothing).bad
     again, at = [], start
     for length in cuts:
-        again += fill(stream, [cut.target], at, length, nothing).bad
+        again += fill(stream, [cut.lane], at, length, nothing).bad
         at += length
     assert whole.rows(start, at) == cut.rows(start, at)
     assert reported == again
@@ -118,11 +118,11 @@ def test_a_run_is_read_at_once_and_named_by_its_first() -> None:
     marks: list[tuple[int, int]] = []
     stream = stream_of(source)
     order = stream.order.indices(20, 12)
-    made = fill(stream, [rows.target], 20, 12, lambda *at: marks.append(at))
+    made = fill(stream, [rows.lane], 20, 12, lambda *at: marks.append(at))
     assert (source.blocks, marks, made.bad) == ([order], [(20, order[0])], [])
     assert not source.reads
     assert [index for _, _, index in rows.rows(20, 32)] == order
-    fill(stream, [rows.target], 28, 8, nothing)  # the ring ends after 4
+    fill(stream, [rows.lane], 28, 8, nothing)  # the ring ends after 4
     assert [len(each) for each in source.blocks[1:]] == [4, 4]
 
 
@@ -130,7 +130,7 @@ def test_a_run_with_a_bad_sample_is_read_one_by_one() -> None:
     source = Numbers()
     order = stream_of(source).order.indices(0, 8)
     source = Numbers(frozenset(order[3:4]))
-    made = fill(stream_of(source), [lane().target], 0, 8, nothing)
+    made = fill(stream_of(source), [lane().lane], 0, 8, nothing)
     assert [(row.position, row.index, row.reason) for row in made.bad] == [(3, order[3], f"sample {order[3]}: lost")]
     assert source.reads.keys() >= set(order)
 
@@ -138,15 +138,15 @@ def test_a_run_with_a_bad_sample_is_read_one_by_one() -> None:
 def test_a_source_that_has_no_blocks_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filler, "BLOCK_ROWS", 4)
     source = Numbers(in_blocks=False)
-    fill(stream_of(source), [lane().target], 0, 20, nothing)
+    fill(stream_of(source), [lane().lane], 0, 20, nothing)
     assert len(source.blocks) == 1
     assert source.reads.total() == 20
 
 
 def test_a_pipeline_that_decodes_reads_one_by_one() -> None:
     source = Numbers()
-    decoding = Lane(Pipeline.from_ops([CenterCrop(8)], columns=images()), 32)
-    fill(stream_of(source), [lane().target, decoding.target], 0, 8, nothing)
+    decoding = OwnLane(Pipeline.from_ops([CenterCrop(8)], columns=images()), 32)
+    fill(stream_of(source), [lane().lane, decoding.lane], 0, 8, nothing)
     assert source.blocks == []
 
 
@@ -160,7 +160,7 @@ def test_a_quarantine_that_arrives_with_the_mark_counts() -> None:
         assert isinstance(stream.quarantined, set)
         stream.quarantined.add(stream.order.indices(5, 1)[0])
 
-    made = fill(stream, [lane().target], 0, 8, mark)
+    made = fill(stream, [lane().lane], 0, 8, mark)
     assert source.blocks == []
     assert [row.position for row in made.bad] == [5]
     assert "quarantined" in made.bad[0].reason
@@ -172,5 +172,5 @@ def test_a_run_that_takes_too_much_memory_is_read_one_by_one() -> None:
             raise MemoryError
 
     source = Full()
-    assert fill(stream_of(source), [lane().target], 0, 8, nothing).bad == []
+    assert fill(stream_of(source), [lane().lane], 0, 8, nothing).bad == []
     assert source.reads.total() == 8

@@ -15,7 +15,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
 from prepserver.source import Record, SampleError, Source
 from prepserver.worker.fill import FillResult, fill
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Lane, Stream
 from tests.support.photos import jpeg
 
 N = 9
@@ -52,7 +52,7 @@ def filled(ops: list[Op], views: int = 1, alone: bool = False) -> tuple[dict[str
     arrays = {field.name: np.full((N, *field.shape), 99, field.dtype) for field in pipeline.fields}
     marks: Marks = []
     stream = Stream(Scenes(), make_order("none", N, 0), 3)
-    target = Target.of(pipeline, ArrayRows(arrays, N))
+    target = Lane.of(pipeline, ArrayRows(arrays, N))
     result = fill(stream, [target], 0, N, lambda *mark: marks.append(mark), alone=alone)
     return arrays, result, marks
 

@@ -36,7 +36,7 @@ from prepserver.worker.sandbox import OPEN
 from tests.support.caches import Cache
 from tests.support.leaks import descriptors
 from tests.support.tiny_images import (
-    Lane,
+    OwnLane,
     index_of,
     nothing,
     open_stream,
@@ -74,7 +74,7 @@ class Daemon:
         path = index_path or str(self.index.path)
         self.say(AddStream(stream, self.spec.to_wire(), path, "none", 3, list(quarantined)))
 
-    def add_lane(self, number: int, lane: Lane, stream: int = 0) -> None:
+    def add_lane(self, number: int, lane: OwnLane, stream: int = 0) -> None:
         self.say(AddLane(number, stream, lane.pipeline.to_wire(), lane.layout.to_wire()), fds=(lane.fd,))
 
     def run(self) -> tuple[int, list[Any]]:
@@ -92,7 +92,7 @@ def daemon(tmp_path: Path) -> Daemon:
 
 
 def test_a_worker_puts_the_same_rows_as_fill_does(daemon: Daemon) -> None:
-    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), 2 * N)]
+    lanes = [OwnLane(tiny_pipeline(), N), OwnLane(tiny_pipeline(8), 2 * N)]
     daemon.add_stream()
     for number, lane in enumerate(lanes):
         daemon.add_lane(number, lane)
@@ -102,13 +102,13 @@ def test_a_worker_puts_the_same_rows_as_fill_does(daemon: Daemon) -> None:
     assert [(type(a), a.task, a.bad) for a in answers] == [(Filled, 7, []), (Filled, 8, [])]
     stream = open_stream(daemon.spec, daemon.cache)
     for lane in lanes:
-        twin = Lane(lane.pipeline, N)
-        fill(stream, [twin.target], 0, N, nothing)
+        twin = OwnLane(lane.pipeline, N)
+        fill(stream, [twin.lane], 0, N, nothing)
         assert lane.rows(0, N) == twin.rows(0, N)
 
 
 def test_the_page_adds_up_what_was_done(daemon: Daemon) -> None:
-    lane = Lane(tiny_pipeline(), N)
+    lane = OwnLane(tiny_pipeline(), N)
     daemon.add_stream(quarantined=(2,))
     daemon.add_lane(0, lane)
     daemon.say(Fill(7, 0, [0], 0, 5), Fill(8, 0, [0], 5, 4))
@@ -122,8 +122,8 @@ def test_the_page_adds_up_what_was_done(daemon: Daemon) -> None:
 def test_bad_rows_are_told_with_the_lanes_that_have_them(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, broken=frozenset({3}))
     daemon.add_stream()
-    daemon.add_lane(5, Lane(tiny_pipeline(), N))
-    daemon.add_lane(6, Lane(tiny_pipeline(8), N))
+    daemon.add_lane(5, OwnLane(tiny_pipeline(), N))
+    daemon.add_lane(6, OwnLane(tiny_pipeline(8), N))
     daemon.say(Fill(0, 0, [6, 5], 0, N))
     _, (filled,) = daemon.run()
     ((position, index, reason, lanes),) = filled.bad
@@ -134,7 +134,7 @@ def test_bad_rows_are_told_with_the_lanes_that_have_them(tmp_path: Path) -> None
 def test_so_many_bad_rows_as_a_task_can_have_fit_one_answer(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, broken=frozenset(range(N)))
     daemon.add_stream()
-    daemon.add_lane(0, Lane(tiny_pipeline(2), MAX_CHUNK_ROWS))
+    daemon.add_lane(0, OwnLane(tiny_pipeline(2), MAX_CHUNK_ROWS))
     daemon.say(Fill(0, 0, [0], 2**61, MAX_CHUNK_ROWS))
     _, (filled,) = daemon.run()
     assert len(filled.bad) == MAX_CHUNK_ROWS
@@ -143,7 +143,7 @@ def test_so_many_bad_rows_as_a_task_can_have_fit_one_answer(tmp_path: Path) -> N
 
 def test_a_quarantined_sample_is_not_touched_from_then_on(daemon: Daemon) -> None:
     """That includes the chunk in hand."""
-    lane = Lane(tiny_pipeline(), N)
+    lane = OwnLane(tiny_pipeline(), N)
     daemon.add_stream()
     daemon.add_lane(0, lane)
     daemon.say(Fill(0, 0, [0], 0, N), Fill(1, 0, [0], 5, N), Quarantine(0, [4]), Fill(2, 0, [0], 0, N))
@@ -153,7 +153,7 @@ def test_a_quarantined_sample_is_not_touched_from_then_on(daemon: Daemon) -> Non
 
 
 def test_what_arrives_in_the_middle_of_a_chunk_keeps_its_order(daemon: Daemon) -> None:
-    lane = Lane(tiny_pipeline(), N)
+    lane = OwnLane(tiny_pipeline(), N)
     daemon.add_stream()
     daemon.add_lane(0, lane)
     daemon.say(Fill(0, 0, [0], 0, N), DropLane(0), DropStream(0))
@@ -168,7 +168,7 @@ def test_what_arrives_in_the_middle_of_a_chunk_keeps_its_order(daemon: Daemon) -
 
 
 def test_a_source_that_vanished_fails_its_tasks_and_no_others(daemon: Daemon) -> None:
-    lane = Lane(tiny_pipeline(), N)
+    lane = OwnLane(tiny_pipeline(), N)
     daemon.add_stream(0, index_path=str(daemon.cache / "gone"))
     daemon.add_stream(1)
     daemon.add_lane(0, lane, stream=0)
@@ -182,7 +182,7 @@ def test_a_source_that_vanished_fails_its_tasks_and_no_others(daemon: Daemon) ->
 
 
 def test_a_ring_unlike_its_layout_fails_the_tasks_of_its_lane(daemon: Daemon) -> None:
-    lane, other = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(32), N)
+    lane, other = OwnLane(tiny_pipeline(), N), OwnLane(tiny_pipeline(32), N)
     daemon.add_stream()
     daemon.say(AddLane(0, 0, lane.pipeline.to_wire(), lane.layout.to_wire()), fds=(other.fd,))
     daemon.say(AddLane(1, 0, other.pipeline.to_wire(), lane.layout.to_wire()), fds=(lane.fd,))
@@ -194,8 +194,8 @@ def test_a_ring_unlike_its_layout_fails_the_tasks_of_its_lane(daemon: Daemon) ->
 
 
 def test_a_lane_that_cannot_be_filled_is_named_and_others_go_on(daemon: Daemon) -> None:
-    good, bad = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)
-    twin = Lane(tiny_pipeline(), N)
+    good, bad = OwnLane(tiny_pipeline(), N), OwnLane(tiny_pipeline(8), N)
+    twin = OwnLane(tiny_pipeline(), N)
     daemon.add_stream()
     daemon.add_lane(3, good)
     daemon.say(AddLane(4, 0, tiny_pipeline(32).to_wire(), bad.layout.to_wire()), fds=(bad.fd,))
@@ -203,12 +203,12 @@ def test_a_lane_that_cannot_be_filled_is_named_and_others_go_on(daemon: Daemon) 
     _, answers = daemon.run()
     assert [(type(a), a.task) for a in answers] == [(Failed, 0), (Filled, 1)]
     assert answers[0].lane == 4
-    fill(open_stream(daemon.spec, daemon.cache), [twin.target], 0, N, nothing)
+    fill(open_stream(daemon.spec, daemon.cache), [twin.lane], 0, N, nothing)
     assert good.rows(0, N) == twin.rows(0, N)
 
 
 def test_a_sample_quarantined_in_a_pipeline_is_made_for_others(daemon: Daemon) -> None:
-    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
+    lanes = [OwnLane(tiny_pipeline(), N), OwnLane(tiny_pipeline(8), N)]
     daemon.add_stream()
     daemon.add_lane(5, lanes[0])
     daemon.say(AddLane(6, 0, lanes[1].pipeline.to_wire(), lanes[1].layout.to_wire(), [2]), fds=(lanes[1].fd,))
@@ -227,7 +227,7 @@ def test_a_dropped_lane_leaves_nothing_mapped(daemon: Daemon, monkeypatch: pytes
         return fill(stream, targets, *rest)
 
     monkeypatch.setattr(loop, "fill", litters)
-    lane = Lane(tiny_pipeline(), N)
+    lane = OwnLane(tiny_pipeline(), N)
     daemon.add_stream()
     daemon.add_lane(0, lane)
     daemon.say(Fill(0, 0, [0], 0, 2), DropLane(0), DropStream(0))
@@ -262,7 +262,7 @@ def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatc
     monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(("begun", i) for i in indices))
     monkeypatch.setattr(StatsPage, "begin_sample", lambda _self, _position, index: said.append(("made", index)))
     daemon.add_stream()
-    daemon.add_lane(0, Lane(tiny_pipeline(), N))
+    daemon.add_lane(0, OwnLane(tiny_pipeline(), N))
     daemon.say(Fill(7, 0, [0], 0, 3), Fill(8, 0, [0], 3, 3))
     daemon.run()
     assert said.index(("begun", 3)) < said.index(("made", 1))
@@ -276,7 +276,7 @@ def test_what_a_cache_holds_is_not_read_ahead(daemon: Daemon, monkeypatch: pytes
     monkeypatch.setattr(FileSource, "reads_ahead", property(lambda _self: True))
     monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(indices))
     daemon.say(AddStream(0, daemon.spec.to_wire(), str(daemon.index.path), "none", 3, listing="me"))
-    lane, cache = Lane(tiny_pipeline(), 2 * N), Cache(N)
+    lane, cache = OwnLane(tiny_pipeline(), 2 * N), Cache(N)
     daemon.add_lane(0, lane)
     head = head_of(lane.pipeline).digest if form == "decoded" else ""
     told = AddCache(0, "me", head, N, cache.shape.extent_bytes, is_file=False)
@@ -296,7 +296,7 @@ def test_what_a_cache_holds_is_not_read_ahead(daemon: Daemon, monkeypatch: pytes
 
 def test_a_dropped_cache_is_unmapped_before_the_next_task(daemon: Daemon) -> None:
     """Its memory is wanted elsewhere, and the stream that it served may have no task for long."""
-    lane = Lane(Pipeline.from_ops([Resize(24), RandomCrop(16)]), 3 * N)
+    lane = OwnLane(Pipeline.from_ops([Resize(24), RandomCrop(16)]), 3 * N)
     daemon.say(AddStream(0, daemon.spec.to_wire(), str(daemon.index.path), "none", 3, listing="me"))
     daemon.add_lane(0, lane)
     caches, before = [Cache(N), Cache(N)], len(_segments())

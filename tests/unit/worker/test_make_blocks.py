@@ -25,7 +25,7 @@ from prepserver.transform.stage import Draws
 from prepserver.worker.fill import fill
 from prepserver.worker.streams import Stream
 from tests.support import texts
-from tests.support.tiny_images import Lane, nothing
+from tests.support.tiny_images import OwnLane, nothing
 
 N = 23
 COLUMNS = {"text": kinds.Text(), "x": kinds.Array((3,), "int64"), "label": kinds.Label()}
@@ -79,9 +79,9 @@ def stream_of(source: Source, quarantined: frozenset[int] = frozenset()) -> Stre
 
 def filled(pipeline: Pipeline, stream: Stream, start: int, cuts: Sequence[int], alone: bool = False) -> Any:
     """The rows and verdicts of some tasks."""
-    lanes, bad, at = [Lane(pipeline, 160), Lane(pipeline, 97)], [], start
+    lanes, bad, at = [OwnLane(pipeline, 160), OwnLane(pipeline, 97)], [], start
     for length in cuts:
-        bad += fill(stream, [lane.target for lane in lanes], at, length, nothing, alone=alone).bad
+        bad += fill(stream, [lane.lane for lane in lanes], at, length, nothing, alone=alone).bad
         at += length
     return bad, lanes[0].rows(start, at), lanes[1].rows(max(start, at - 97), at)
 
@@ -106,10 +106,10 @@ def test_rows_do_not_depend_on_how_samples_are_grouped(
 
 def test_a_function_gets_many_samples_but_after_a_death() -> None:
     pipeline = Pipeline.from_ops([PluginOp("shaken", column="x", block=True, least=8)], columns=NUMBERS)
-    lane = Lane(pipeline, 32)
-    assert fill(stream_of(Texts()), [lane.target], 0, 8, nothing).bad == []
+    lane = OwnLane(pipeline, 32)
+    assert fill(stream_of(Texts()), [lane.lane], 0, 8, nothing).bad == []
     with pytest.raises(Exception, match="op plug-in 'shaken' raised AssertionError"):
-        fill(stream_of(Texts()), [lane.target], 0, 8, nothing, alone=True)
+        fill(stream_of(Texts()), [lane.lane], 0, 8, nothing, alone=True)
 
 
 def test_a_function_gets_values_of_its_own_and_as_they_are() -> None:
@@ -128,9 +128,9 @@ def test_a_function_gets_values_of_its_own_and_as_they_are() -> None:
 
 def test_a_function_that_gives_too_few_values_is_named() -> None:
     op = PluginOp("shaken", column="x", block=True, how="short")
-    lane = Lane(Pipeline.from_ops([op], columns=NUMBERS), 32)
+    lane = OwnLane(Pipeline.from_ops([op], columns=NUMBERS), 32)
     with pytest.raises(Exception, match=r"got a block of 1 values and gives ndarray of shape \(0, 3\)"):
-        fill(stream_of(Texts()), [lane.target], 0, 8, nothing)
+        fill(stream_of(Texts()), [lane.lane], 0, 8, nothing)
 
 
 def test_blocks_are_for_columns_without_images() -> None:

@@ -34,7 +34,7 @@ from prepserver.source.container import BrokenContainerError
 from prepserver.transform import DECODING, SampleKey
 from prepserver.transform.mixing import mixers
 from prepserver.worker.fill import fill
-from prepserver.worker.streams import Target
+from prepserver.worker.streams import Lane
 from tests.support.caches import Cache
 from tests.support.scenes import COLUMNS, SEED, Arrays, Scenes, rows_of, same, scene
 from tests.support.tiny_images import nothing
@@ -110,14 +110,14 @@ def test_rows_are_functions_of_their_position(ops: list[Op]) -> None:
     assert partners(made, 2, 6, 0) != partners(made, 2, 6, 1)
     # Beside a lane of another pipeline, and from caches.
     other, both = pipeline(CenterCrop(20)), (Arrays(made, 12), Arrays(pipeline(CenterCrop(20)), 12))
-    targets = [Target.of(made, both[0]), Target.of(other, both[1])]
+    targets = [Lane.of(made, both[0]), Lane.of(other, both[1])]
     fill(source.stream(), targets, 0, 12, nothing)
     assert same(both[0].fields, rows)
     assert same(both[1].fields, rows_of(source.stream(), other, 12)[0])
     cache, again, stream = Cache(6), Arrays(made, 12), source.stream()
     stream.cache = cache.store()
     for _ in range(2):
-        fill(stream, [Target.of(made, again)], 0, 12, nothing)
+        fill(stream, [Lane.of(made, again)], 0, 12, nothing)
         assert same(again.fields, rows)
     assert all(stream.cache.holds(index) for index in range(6))
     cache.close()
@@ -148,7 +148,7 @@ def test_a_damaged_listing_gives_no_partner_another_sample() -> None:
     made = pipeline(Mosaic(24))
     row = next(row for row in range(6) if row != 2 and 2 in partners(made, row, 6))
     with pytest.raises(BrokenContainerError, match=r"x\.idx") as caught:
-        fill(Damaged(SCENES).stream(), [Target.of(made, Arrays(made, 6))], row, 1, nothing)
+        fill(Damaged(SCENES).stream(), [Lane.of(made, Arrays(made, 6))], row, 1, nothing)
     assert caught.value.__notes__ == [f"met at sample {row}"]
 
 
@@ -162,7 +162,7 @@ def test_without_any_good_partner_the_row_is_bad() -> None:
 def test_partners_are_read_ahead_and_marked() -> None:
     made, source = pipeline(Mosaic(24)), Scenes(SCENES)
     arrays, marks = Arrays(made, 2), []
-    targets = [Target.of(made, arrays)]
+    targets = [Lane.of(made, arrays)]
     source.stream().prefetch(3, 2, targets)
     assert source.ahead == [*partners(made, 3, 6), *partners(made, 4, 6)]
     fill(source.stream(), targets, 3, 1, lambda position, index: marks.append((position, index)))
@@ -172,7 +172,7 @@ def test_partners_are_read_ahead_and_marked() -> None:
 def test_a_step_names_the_lane_whose_part_or_row_is_made() -> None:
     """A worker that dies in an op of one lane, such as a plug-in, says nothing about the sample in other lanes."""
     made, other, steps = pipeline(Mosaic(24)), pipeline(CenterCrop(20)), list[Any]()
-    targets = [Target.of(other, Arrays(other, 6)), Target.of(made, Arrays(made, 6))]
+    targets = [Lane.of(other, Arrays(other, 6)), Lane.of(made, Arrays(made, 6))]
     fill(Scenes(SCENES).stream(), targets, 3, 1, lambda position, index: steps.append((position, index)), steps.append)
     marks = [place for place, step in enumerate(steps) if isinstance(step, tuple)]
     assert len(marks) == 5  # the sample, three partners, and the sample again
@@ -190,7 +190,7 @@ def test_max_pixels_is_of_files_not_of_what_ops_make() -> None:
         rows, bad = rows_of(source.stream(), made, 6)
         assert bad == []
         arrays = Arrays(made, 6)
-        target = Target.of(made, arrays)._replace(cache=cache.store())
+        target = Lane.of(made, arrays)._replace(cache=cache.store())
         for _ in range(2):
             assert fill(source.stream(), [target], 0, 6, nothing).bad == []
             assert same(arrays.fields, rows)
@@ -218,7 +218,7 @@ def test_decoded_images_of_a_cache_make_the_same_rows() -> None:
     source, cache = Scenes([{name: each[name] for name in columns} for each in SCENES]), Cache(6)
     rows, _ = rows_of(source.stream(), made, 6)
     arrays = Arrays(made, 6)
-    target = Target.of(made, arrays)._replace(cache=cache.store())
+    target = Lane.of(made, arrays)._replace(cache=cache.store())
     for _ in range(2):
         fill(source.stream(), [target], 0, 6, nothing)
         assert same(arrays.fields, rows)
