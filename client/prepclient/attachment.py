@@ -33,7 +33,10 @@ _RETRY_MOST_S = 0.2  # asking costs one connect
 
 
 class Attachment:
-    """A place on a stream of rows. While attached it has a session, a feed and a stage, new ones at each attachment."""
+    """A client's connection to a stream of rows, which it can leave and come back to.
+
+    Each time it attaches, it makes a new session, feed and stage.
+    """
 
     def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
         self.spec = spec
@@ -60,9 +63,9 @@ class Attachment:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next `iter` continues the epoch instead of beginning another one. Ends with the next batch.
+        """Whether the next `iter` continues the epoch instead of beginning another one.
 
-        `iter` does not end it: some frameworks call `iter` only to test it.
+        The next batch resets it, and `iter` does not, because some frameworks call `iter` only to test it.
         """
         return self._goes_on_at == self.totals.batches
 
@@ -117,8 +120,9 @@ class Attachment:
         return None if now is self.spec else now
 
     def take_ranks(self, spec: Spec) -> None:
-        """Detaches, to attach as one of several ranks: in the place where it `goes_on`, else at the epoch's beginning.
+        """Detaches, so that the client attaches again as one of several ranks.
 
+        The next attachment begins at the same position if the epoch `goes_on`, else at the epoch's beginning.
         What this process has read alone does not count: other ranks may not have read it.
         """
         at, position = self.place, None

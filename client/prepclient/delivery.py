@@ -75,8 +75,8 @@ class Delivery(Generic[E]):
     """Keeps track of the slot to fill next, the batch to hand out next, and the host rows that are free.
 
     One step of the consumer is ``poll``, ``advance``, ``submit`` while there is `room`, ``take``. One thread at a time
-    may call it. At most `depth` batches are submitted ahead of the consumer's. The client's depth is 2: with one batch
-    ready while another is copied, a late announcement does not show.
+    may call it. At most `depth` batches are submitted ahead of the consumer's. The client's depth is 2: one batch is
+    ready while another is copied, so a late announcement does not delay the loop.
     """
 
     def __init__(self, events: Events[E], depth: int) -> None:

@@ -27,8 +27,8 @@ class Headspace:
     """One measurement.
 
     Args:
-        steps: Steps with held batches. They are compared with as many steps before them, which follow the first ten. 0
-            measures nothing.
+        steps: Steps on held batches. They are compared with the same number of steps just before them; the ten steps
+            before those do not count. A short epoch may have fewer of both. 0 measures nothing.
         device: Device of the batches. If it is the CPU, the loop is assumed to compute on the current GPU, if it uses
             one.
     """

@@ -47,9 +47,9 @@ class Handed(NamedTuple):
 class Session:
     """The next batch, the rows that are ready, and the rows to release, of one attachment.
 
-    Two places advance along the line of batches. Up to the first, batches have been staged: a copy to a GPU was
-    submitted, or a view made. Up to the second, `handed`, the training loop has received them; checkpoints hold it.
-    There are more than 15 public members because most of them are one number of that line.
+    It keeps two positions in the sequence of batches. Those below `_ahead` were picked up: copied, being copied, or
+    lent. Those below `handed` were received by the training loop; checkpoints hold this position. There are more than
+    15 public members because most of them are one number of that sequence.
 
     Args:
         samples: Samples of the source.

@@ -168,9 +168,9 @@ class CudaStage:
         taken = self._stage.take(wait_ns)
         batch, bad, line = self._session.offer()
         self._trim.cut(batch, taken.fields)
-        # Apart from the wait for rows: copies take the time for which they held up the device, which events report a
-        # few steps later; the rest is the device's time for earlier steps, for which the host, running ahead, may have
-        # waited anywhere.
+        # Two parts remain after the wait for rows. `copy_ns` is how long late copies held up the device; events report
+        # it a few steps later. The rest is the device's work on earlier steps, for which the host, running ahead, may
+        # have waited anywhere.
         copy_ns = self._stage.delivery.late_ns()
         held_ns = time.monotonic_ns() - since_ns - wait_ns
         copied, self._copied = self._copied, []

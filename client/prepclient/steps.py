@@ -33,8 +33,8 @@ class Step(NamedTuple):
     ready_ns: int  # when its rows were ready, by CLOCK_MONOTONIC
     wait_ns: int  # time during which missing rows held up the training loop
     copy_ns: int  # time during which the copying of ready rows held it up
-    # Time during which the loop's own earlier work, on a device that still computes, held it up, minus `copy_ns`:
-    # negative if the loop waited for a late copy.
+    # Time for which the device was still busy with earlier steps, minus `copy_ns`. It can be negative: `copy_ns` is
+    # reported some steps late, and the loop may have waited for that copy outside of `step`.
     own_ns: int = 0
     copied: Sequence[Copied] = ()  # copies that have completed since the last step
 

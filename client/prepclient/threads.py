@@ -3,8 +3,8 @@
 torch splits each one of more than 32768 elements, and waits, spinning, until the last thread is done. Beside workers
 that use all cores this takes longer than in one thread, and several times the CPU time.
 
-torch keeps this limit per thread. But a thread that uses torch for the first time takes the limit that any thread has
-set last, and keeps it. So limit a computation, not a wait; a forked child alone is limited during all of `next()`.
+torch keeps this limit per thread. But a thread that uses torch for the first time inherits, and keeps, the limit that
+any thread set last. So limit only computations, never a wait. Only in a forked child is all of `next()` limited.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ class Turn:
         self.thread = threading.current_thread()
         # Whether it has ended. The `try` around it sets this on the line of its `return`, and at once in its handler.
         self.is_over = False
-        # The next use, under the key None: `setdefault` admits one of several that come at the same time.
+        # The use after this one, stored under the key None. `setdefault` is atomic, so of several threads only one
+        # becomes the next.
         self.then: dict[None, Turn] = {}
 
 

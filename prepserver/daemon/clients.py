@@ -61,7 +61,7 @@ def _guarded(do: Callable[Concatenate[Clients, Peer, P], None]) -> Callable[Conc
 
 @dataclass(slots=True, eq=False)
 class Clients:
-    """See the module."""
+    """The connected clients, and the listener that accepts new ones."""
 
     poll: Poll
     driver: Driver

@@ -18,7 +18,7 @@ from prepserver.schedule.events import Event
 
 @dataclass(slots=True, eq=False)
 class Driver:
-    """See the module."""
+    """Handles events one at a time; those that the actions cause come after all actions."""
 
     coordinator: Coordinator
     clock: Callable[[], float] = time.monotonic

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executor:
-    """See the module."""
+    """Carries out actions, one at a time, with the part of the daemon that each one needs."""
 
     coordinator: Coordinator
     rings: Rings

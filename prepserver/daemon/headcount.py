@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolSizer:
-    """See the module. `fixed` is the number in the settings; 0 lets it adapt."""
+    """Adds and retires workers. `fixed` is the number in the settings; 0 lets it adapt."""
 
     def __init__(self, driver: Driver, pool: WorkerPool, watch: Watch, fixed: int) -> None:
         self._driver = driver

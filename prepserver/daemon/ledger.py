@@ -36,9 +36,9 @@ MAX_BAD_OF_STAY = 4096
 _MOST_QUEUED = 10_000  # the disk does not answer if more wait: further entries are dropped, to bound memory
 _CLOSE_S = 2.0
 _REST_S = 0.05
-"""The thread's pause, which mere progress does not interrupt: waking it for each batch would take the interpreter from
-the loop just when the loop announces that batch. What a killed daemon has not logged, the client reports when it comes
-back."""
+"""How long the thread sleeps after it has emptied the queue, if only progress is queued. Waking it for each batch would
+take the GIL from the loop just as the loop announces that batch. What a killed daemon has not logged, the client
+reports when it comes back."""
 
 
 def utc_s() -> float:

@@ -474,16 +474,16 @@ def _suspect(stats: WorkerStats) -> Suspect | None:
 def strikes_of(status: int | None) -> int:
     """Strikes against the sample at which a worker ended with this status of an `Exited` message.
 
-    Who kills a worker from outside can give it no exit status: code that ran for the sample did.
+    A kill from outside gives a worker no exit status. If there is one, it came from code that ran for the sample.
     """
     crashed = status is not None and (status >= 0 or -status in _CRASHES)
     return CRASH_STRIKES if crashed else KILL_STRIKES
 
 
 def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:
-    """Whether a worker died as one does that cannot work at all, so that its replacement should wait.
+    """Whether a worker died so early that it may be unable to work at all; its replacement should then wait.
 
-    One that died in a lane's ops did not: a lane has few tries, and other lanes must not wait for them.
+    A death in a lane's ops does not count: a lane has few tries, and other lanes must not wait for them.
     """
     in_ops = suspect is not None and suspect.lane is not None
     return not (in_ops or lived_s > _HEALTHY_S or tasks > 0)

@@ -92,7 +92,7 @@ class Question:
 
 @dataclass(slots=True, eq=False)
 class Questions:
-    """See the module."""
+    """Answers the questions of clients, and keeps those of ranks that wait for memory."""
 
     life: Life
     driver: Driver

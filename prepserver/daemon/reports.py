@@ -19,7 +19,7 @@ _BAD_LOGGED_MOST = 10_000
 
 
 class Reports:
-    """See the module; `cache_dir` is the folder of the index files."""
+    """Receives the reports of all workers; `cache_dir` is the folder of the index files."""
 
     def __init__(self, driver: Driver, quarantine: Quarantine, watch: Watch, cache_dir: Path) -> None:
         self._driver = driver

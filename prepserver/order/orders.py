@@ -181,8 +181,8 @@ class WovenOrder(Order):
 class ShardOrder(Order):
     """One shard of another order: in each pass, one of every `count` places, the one with the shard's index.
 
-    If samples have a pattern, whose length is `period`, shards would get some kinds more often than others. So they
-    rotate their turns each time that the pattern and a turn of all shards begin at the same place.
+    If samples have a pattern, whose length is `period`, shards would get some kinds more often than others. So the
+    shards rotate their turns by one after every lcm(period, count) places of the pass.
     """
 
     def __init__(self, base: Order, shard: Shard, period: int = 1) -> None:
@@ -261,8 +261,8 @@ def make_order(
             permutation in each pass; `shuffle` must be "full". 0, the default, shuffles samples.
         pattern: The kinds of the samples, 0, 1 and so on, which repeat over the source: samples are shuffled among
             those of their kind only. Empty, the default, for one kind.
-        is_sorted: Neighbours are alike, and stay so: each pass cuts other batches out of runs of some batches. False,
-            the default, for batches that are the same in each pass.
+        is_sorted: Neighbours are alike. Each pass shuffles samples within runs of some batches: the batches change, but
+            the samples in one stay alike. False, the default, for batches that are the same in each pass.
 
     Raises:
         ValueError: An argument is out of range.
@@ -306,7 +306,7 @@ def _base_order(shuffle: Shuffle, n: int, seed: int, pattern: tuple[int, ...]) -
 
 
 def _block_starts(n: int, units: int) -> tuple[int, ...]:
-    """Return where the blocks of a pass of `n` positions begin, counted in units that no block divides."""
+    """Return where the blocks of a pass of `n` positions begin, counted in units that no two blocks share."""
     blocks = min(max(n // _BLOCK_SAMPLES, 1), _MAX_BLOCKS)
     return tuple(block * units // blocks for block in range(blocks))
 

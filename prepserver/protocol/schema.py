@@ -58,7 +58,7 @@ Word = Annotated[str, Size(MAX_WORD_CHARS)]
 Text = Annotated[str, Size(4096)]
 Path = Annotated[str, Size(4096)]
 ClassNames = Annotated[list[Word], Size(2**14)]
-Tree = Annotated[dict[str, Any], Size(64)]  # a spec, which its own room validates further
+Tree = Annotated[dict[str, Any], Size(64)]  # a spec, which `prepserver.pipeline` validates further
 Trees = Annotated[list[Any], Size(66)]  # `Decode`, 64 ops and the number of views
 
 MAX_CLASS_NAMES_BYTES = 1 << 14  # a quarter of a message; ImageNet's take 13 kB
@@ -212,7 +212,7 @@ def _map(where: str, value: Any) -> Any:
 
 
 def _tree(where: str, value: Any, depth: int = 0) -> Any:
-    """Checks that a spec is plain data of bounded depth, before its own room validates it."""
+    """Checks that a spec is plain data of bounded depth, before `prepserver.pipeline` validates it."""
     if depth > MAX_DEPTH:
         raise ProtocolError(f"{where}: nested deeper than {MAX_DEPTH}")
     if value is None or type(value) in (bool, int, str):

@@ -71,7 +71,7 @@ class _Keys:
 
 
 class Admission:
-    """See the module; a busy pool fills `rows_in_flight` rows at a time."""
+    """Admits or refuses ranks, and frees their places; a busy pool fills `rows_in_flight` rows at a time."""
 
     def __init__(
         self, table: Table, strikes: Strikes, meetings: Meetings, partings: Partings, story: Story, orders: Orders,
@@ -196,9 +196,9 @@ class Admission:
         return True
 
     def _check_equal(self, keys: _Keys, event: RankAttaches) -> None:
-        """Refuses a rank whose siblings reserve a place for it in a run that splits the same data in another way.
+        """Refuses a rank whose order, seed or batches differ from those of its siblings, which keep a place for it.
 
-        Each rank would get its part of another whole, and wait for the other in vain.
+        Otherwise it would get its part of other batches than theirs, and they would wait for it in vain.
         """
         attach = event.asked.attach
         alike = attach.job, attach.world_size, attach.source, keys.lane

@@ -186,7 +186,7 @@ def line_of(attach: Attach, samples: int, start: Start, rank: int, rounds: int) 
 
 
 def rows_had(attach: Attach, samples: int) -> int:
-    """Rows between the position of a returning rank and the first row that it or a sibling still needs."""
+    """How many rows from its position on a returning rank can skip, because no rank on this machine needs them."""
     given = given_place(attach, samples)
     if given is None or not attach.rounds:
         return 0

@@ -34,7 +34,10 @@ from prepserver.schedule.workers import BARRED_S, SLOW_NS, TASKS_PER_WORKER, Tas
 
 
 class Coordinator:
-    """See the module. The size of the pool, `workers`, bounds the rows in flight, for which a new ring has room."""
+    """Decides what follows from each event.
+
+    `workers` is the size of the pool. It bounds the rows in flight, for which a new ring has room.
+    """
 
     def __init__(self, orders: Orders, chunk_rows: int = 16, workers: int = 1) -> None:
         self.table = Table()  # all jobs and streams; callers only read this and the next two
@@ -80,8 +83,8 @@ class Coordinator:
     def later(self) -> Iterator[Action]:
         """The less urgent actions that follow from the last event; call it when the others are carried out.
 
-        After a chunk was made, `handle` only announces it, because jobs wait for that. This counts its cost and gives
-        out the next chunks: until then, the worker has another one queued.
+        `handle` only announces a finished chunk, because jobs wait for it. This method does the rest: it counts the
+        cost and gives out the next chunks. Meanwhile the worker usually has another task queued.
         """
         if self._made is None:
             return
@@ -166,7 +169,7 @@ class Coordinator:
         if not stream.advanced(cursor, before):
             return []
         if stream.bad:
-            # `low` would be too high: a job that has moved here may not yet know of its last rows elsewhere.
+            # `low` would be too high: a job that has moved here may still ask about rows in its old ring.
             stream.bad.forget_below(min(c.released for c in stream.cursors.values()))
         return self._dispatch.give_out()
 

@@ -23,7 +23,8 @@ GROWN = (4, 2)
 """Factors by which chunks grow: the first one for which the ring has room."""
 
 GROWN_QUICK = (64, 32, 16, 8)
-"""Tried before `GROWN`, for chunks that then take at most `QUICK_NS`: rows that are only copied, a microsecond each."""
+"""Factors tried before `GROWN`, if the grown chunk takes at most `QUICK_NS`. Only copied rows, a microsecond each, are
+that quick."""
 
 QUICK_NS = 1_000_000
 
@@ -33,7 +34,7 @@ served first."""
 
 
 class Dispatch:
-    """See the module; `meet` is `Meetings.join_early`.
+    """Chooses the next worker and its chunk. Before each choice it calls `meet`, which is `Meetings.join_early`.
 
     A chunk has `chunk_rows` rows at first, which spreads the first batch over the workers, and more later (see
     `GROWN`), which costs fewer messages.

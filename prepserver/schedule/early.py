@@ -44,17 +44,21 @@ class Early:
 
     stream: int
     into: int  # the stream that it waits for
-    least: int  # it makes the rows below this position itself, unless the other stream arrives before
+    # below this position it goes on until the other stream arrives; from here on it stops when that one is within half
+    # a ring
+    least: int
     patience_s: float  # longest wait of its jobs at the cap
     rests_s: float | None = None  # start of that wait, monotonic; None while they do not wait
     # position of the other stream's slowest job, and since when it has been there
     seen: tuple[int, float] | None = None
-    # whether the other stream waits at the meeting point, too, until this one can join; only if one user has both
+    # whether the other stream also stops at the meeting point until this one can join; it does so only if both belong
+    # to one user
     holds: bool = False
 
     def lost_patience(self, stream: Stream, into: Stream | None, now_s: float) -> bool:
-        """Whether a wait of its jobs, or of those that it holds, is too long, or for a stopped job of another user.
+        """Whether its jobs, or those of the other stream at the meeting point, have waited for too long.
 
+        A wait is also too long if the other stream is held up by another user's job that has not moved for `STILL_S`.
         Call it on each tick.
         """
         is_done = stream.cap is not None and stream.watermark == stream.head >= stream.cap

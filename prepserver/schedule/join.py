@@ -50,8 +50,7 @@ def place(
 
     A job joins the stream on which it waits least, if that is at most `join_wait_s`. Unless it is free to begin
     anywhere, that stream must still hold its position or reach it soon. If the wait exceeds `START_EARLY_S`, the job
-    starts at once: behind the stream, where an epoch could begin a moment ago, if the stream waits for it; else on an
-    early stream.
+    starts at once: on a new stream just behind that stream, if that one waits for it; else on an early stream.
 
     `rows_per_s` is the rate of the pool, which turns rows into a wait. `waits_for` maps each early stream to the stream
     that it waits for. `would_wait` says whether a stream waits for one that begins slightly behind it.
@@ -105,7 +104,7 @@ def _on(request: Request, stream: Stream) -> Place | None:
 
 
 def _behind(request: Request, stream: Stream, rate: float) -> Place | None:
-    """A place in a new stream, where an epoch could have begun that `stream` has just passed; None if there is none.
+    """A place in a new stream just behind `stream`, where an epoch may begin; None if there is none nearby.
 
     A moment later the two meet, because `stream` waits. Otherwise jobs that start together, such as those of a sweep,
     could miss each other by a batch, and would meet only where the next epoch can begin.

@@ -202,9 +202,10 @@ def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int
 
 
 def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
-    """Absent ranks of jobs that stay, whose rows a parting would leave in the old ring, which they never get.
+    """Absent ranks of staying jobs that need rows of the old ring.
 
-    Jobs that stay get a new ring without the rows made so far, and only present ranks still have the old one.
+    They would lose these rows: jobs that stay get a new ring without the rows made so far, and a rank that attaches
+    later gets only the new ring.
     """
     lanes = {c.lane for c in stream.cursors.values() if c.job in parting.jobs}
     return [

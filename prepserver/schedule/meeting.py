@@ -1,8 +1,9 @@
 """Streams that meet join, so that their rows are made once.
 
-Two kinds of streams join another one: a stream of jobs that parted from it, when both are at the same position again,
-and an early stream (`prepserver.schedule.early`), which waits for it, as a stream also does for a new one that begins
-slightly behind it. A lane of an early stream that the other one lacks moves with its ring, so joining needs no memory.
+A stream joins another one in two cases. Streams of jobs that parted join again when the window of one reaches the head
+of the other, or nearly. A stream that waits for another one, such as an early stream (`prepserver.schedule.early`),
+joins it when that one arrives. A lane of a waiting stream that the other one lacks moves with its ring, so joining
+needs no memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ APART_S = 5.0
 
 
 class Meetings:
-    """See the module."""
+    """Joins streams that meet, and limits how long one waits for another."""
 
     def __init__(self, table: Table, story: Story) -> None:
         self._table = table
@@ -56,7 +57,7 @@ class Meetings:
         """Streams of one user that are at most a window ahead of a new one wait for it.
 
         So jobs that shared a stream share again after the daemon was restarted, in whatever order their ranks come
-        back: if the new stream arrives before all ranks of a stream ahead, it waits for them as long.
+        back: if the new stream arrives before all ranks of a stream ahead are back, it waits for them equally long.
         """
         jobs, owners = self._table.jobs, {behind.owner(c) for c in behind.cursors.values()}
         patience_s = min(jobs[c.job].attach.join_wait_s for c in behind.cursors.values())

@@ -17,9 +17,9 @@ from prepserver.schedule.records import Lane
 from prepserver.schedule.stream import Stream
 
 FACTOR = 4.0
-"""The lanes of a user may take this many times as long as reading, decoding and the lanes of the least demanding other
-user. Already above 1 that other user would be faster with half of the workers, but a parting is final and samples
-vary."""
+"""The limit for a user's lanes: this many times what reading, decoding and the least demanding other user's lanes take
+together. Above 1 the other user would already be faster alone with half of the workers; the limit is higher because a
+parting is final and samples vary."""
 
 EVIDENCE_S = 1.0
 """CPU time that lanes must have taken before they part: usually that of some dozens of samples."""

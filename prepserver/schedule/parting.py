@@ -30,7 +30,7 @@ Steps = Generator[actions.Action, Answer, None]
 
 
 class Partings:
-    """See the module."""
+    """Moves jobs to separate streams, and knows which pipelines parted because they are slow."""
 
     def __init__(self, table: Table, strikes: Strikes, story: Story) -> None:
         self._table = table
@@ -53,8 +53,8 @@ class Partings:
     def part(self, parting: Parting, now_s: float) -> Steps:
         """Moves jobs to a separate stream, if there is memory for its rings.
 
-        Rows for their absent ranks, which never get the old ring, are made again. Before, the caller removes the absent
-        ranks that would stay and need rows of the old ring (`prepserver.schedule.lag.left_out`).
+        Rows for absent ranks of these jobs, which never get the old ring, are made again. Before this, the caller
+        removes absent ranks that would stay and need rows of the old ring (`prepserver.schedule.lag.left_out`).
         """
         stream = self._table.streams[parting.stream]
         holds = f"job {self._table.names(parting.jobs)} holds others back{parting.apart or ''}"
@@ -129,7 +129,11 @@ class Partings:
             yield DropStream(stream.id)
 
     def _cannot(self, parting: Parting, holds: str, why: str, now_s: float) -> Iterable[actions.Action]:
-        """Handles a lack of memory: other jobs of the same user wait; to free those of others, the job must end."""
+        """Handles a lack of memory.
+
+        Jobs of the same user have to wait. A job that holds back another user's job must attach again after
+        `NO_ROOM_S`.
+        """
         jobs = [self._table.jobs[job] for job in parting.jobs]
         since_s = min(now_s if job.no_room_s is None else job.no_room_s for job in jobs)
         for job in jobs:

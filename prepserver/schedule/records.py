@@ -82,7 +82,7 @@ class Cursor:
     batches: int = 0  # batches handed to the training loop, as the client reports them
     asked: int = -1  # `announced` at the client's last Sync; -1 if it has sent a Release since
     lag: str = "wait"  # see `prepserver.protocol.messages.Attach`
-    entered: int = 0  # rows below this position are in the rings of the stream that it came from
+    entered: int = 0  # where it moved last: its rows below this position are in rings that it had before
     moves: int = 0  # how often it has moved to another ring since it attached
     rank: int = 0  # its rank in the job
 
@@ -132,7 +132,10 @@ class Cursor:
 
 @dataclass(slots=True)
 class Job:
-    """The ranks of one run that start at one place, where places are reserved for absent ranks."""
+    """The ranks of one run that start at one position.
+
+    A rank that has not attached yet has a cursor, too, so that its rows are kept.
+    """
 
     id: int  # unique number, never reused
     run: tuple[Any, ...]  # what all ranks of a run have in common

@@ -40,8 +40,8 @@ def _words(what: Noted) -> str:
     match what:
         case RankAttaches(asked=asked):
             return f"rank {asked.attach.rank} of job {asked.attach.job!r} attached"
-        case RankLeft(cursor):
-            return f"job {cursor} left"
+        case RankLeft():
+            return "a rank left"
         case WorkerLost(worker, suspect, _, stuck):
             which = "" if suspect is None else "several samples" if suspect.index is None else f"sample {suspect.index}"
             at = which and f" at {which}"

@@ -29,7 +29,7 @@ from prepserver.schedule.row_groups import RowGroups
 
 @dataclass(slots=True)
 class Stream:
-    """See the module. It has more than 15 public members because most are one number of the window."""
+    """The state of one stream. It has more than 15 public members because most are one number of the window."""
 
     id: int  # unique number, never reused
     # Digest of what jobs that share it have in common: listing, order, seed, shard, roots and places. A suffix marks a
@@ -54,8 +54,8 @@ class Stream:
     rows_delivered: int = 0  # rows announced to ranks
     # start of a chunk in which a worker died -> its samples with strikes, as (pipeline, index)
     suspects: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
-    # start of a chunk that was given out twice -> None, or its bad rows when one worker has made it and another one has
-    # still to end
+    # chunks that were given to two workers, by start: None until one has made it, then its bad rows until the other has
+    # ended
     twice: dict[int, list[BadRow] | None] = field(default_factory=dict)
     parted_s: float | None = None  # when a parting made it; None if none did
     # consecutive failed tasks by the lane to blame; None where no lane is
@@ -156,7 +156,7 @@ class Stream:
         count = min(most, self.limit - self.head)
         if self.gate is not None and self.gate >= self.head:
             count = min(count, self.gate - self.head)
-        # Each chunk costs a message: wait for room for a whole one while half of the window is given out.
+        # Each chunk costs a message: if more than half of the window is given out, wait until a whole one fits.
         if count <= 0 or (count < least and 2 * (self.head - low) > self.ring_rows):
             return None
         # A chunk ends where a lane starts, so that the lane gets its first rows.

@@ -25,8 +25,7 @@ FAILED_MOST = 3
 
 QUARANTINES_MOST = 6
 """After this many samples were quarantined for a lane, with no chunk made in between, its jobs end with an error: all
-of its samples are probably like that, and each death of a worker that has filled no chunk delays its replacement
-further, for other jobs, too."""
+of its samples are probably like that, and each one costs several workers."""
 
 MOST_TOLD = 4096
 """Most quarantined samples in one message to a worker."""
@@ -38,7 +37,7 @@ _WHY = {
 
 
 class Strikes:
-    """See the module."""
+    """The strikes against samples, and the quarantined samples, of all sources."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

@@ -20,7 +20,7 @@ and a worker is idle. An ordinary chunk takes 10 to 50 ms."""
 
 
 class Twice:
-    """See the module."""
+    """Gives out late chunks again, and decides when a chunk of two workers is announced."""
 
     def __init__(self, table: Table, workers: Workers) -> None:
         self._table = table

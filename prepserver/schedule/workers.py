@@ -60,7 +60,7 @@ class Task:
 
 
 class Workers:
-    """See the module. The `streams` record the tasks that may still write their rows."""
+    """All workers and their tasks. In the `streams` it records which tasks may still write their rows."""
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
         self._streams = streams

@@ -40,9 +40,9 @@ class Places:
             self._add(os.path.dirname(real_path(path)), os.fsencode(path))
 
     def found(self) -> dict[str, str]:
-        """Return the folders, none below another, each with a path of the dataset that leads to it or below it.
+        """Return the folders, none inside another, each with a path of the dataset that leads into it.
 
-        If that path leads elsewhere later, the place has moved.
+        If the path leads elsewhere later, the dataset has moved.
         """
         most = self._most
         kept = _fold(self._via, most)

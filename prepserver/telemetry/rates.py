@@ -55,7 +55,10 @@ class Rates:
             self._windows[key].mark(now_s, count)
 
     def _worked(self, now_s: float, seconds: float, rows: float) -> None:
-        """Counts the work between two marks once there was work before and after: else it may fill only a part."""
+        """Counts the time between two marks as busy only if there was work before and after it.
+
+        At the edges, work may fill only a part of it.
+        """
         begins = now_s - self._worked_s > WINDOW_S
         if self._last is not None and not begins:
             self._busy.append(self._last)

@@ -36,7 +36,8 @@ REPLACEMENTS = 8
 these are bad too, the row is zeros, with `NO_SAMPLE` as label and index."""
 
 BLOCK_ROWS = 256
-"""Most rows that are read at once; the daemon is told their first sample as the one in hand."""
+"""Most rows that are read at once. While they are copied at once, the statistics page names only the first of their
+samples."""
 
 Mark = Callable[[int, int], None]
 
@@ -92,7 +93,8 @@ def fill(
         lanes: Makers and rows of each lane.
         position: The first position.
         count: Number of positions, 1 or more.
-        mark: Called with (position, index) before each sample, replacements included.
+        mark: Called with (position, index) before each sample, replacements included; but only with the first of the
+            rows that are copied at once, and with `SEVERAL` before rows are made at once.
         step: Called with a lane's place before its row is rendered, and with `DECODING` afterwards.
         alone: Make each row by itself, and not several at once: a worker died on these rows, and the sample at fault is
             to be found.

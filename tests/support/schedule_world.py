@@ -154,7 +154,7 @@ class Client:
 
 
 class World:
-    """See the module."""
+    """A coordinator with its clients, workers and clock."""
 
     def __init__(self, chunk_rows: int = 4, n: int = N, block: int = BLOCK, *, validates: bool = False) -> None:
         self.chunk_rows = chunk_rows

@@ -127,7 +127,7 @@ def test_decisions_are_numbered_without_a_gap() -> None:
 
 def test_the_op_that_contributing_adds_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
-    what, how = [ModuleType(f"prepserver.{room}.ops.solarize") for room in ("pipeline", "transform")]
+    what, how = [ModuleType(f"prepserver.{package}.ops.solarize") for package in ("pipeline", "transform")]
     for module, source in zip((what, how), blocks, strict=False):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         exec(source, module.__dict__)
@@ -290,16 +290,16 @@ def test_both_packages_say_that_they_are_typed() -> None:
         assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
-def test_every_room_is_in_the_import_rules_and_in_architecture() -> None:
-    rooms = {path.stem for path in (ROOT / "prepserver").iterdir() if path.is_dir() or path.suffix == ".py"}
-    rooms -= {"__init__", "__main__", "__pycache__"}
+def test_every_package_is_in_the_import_rules_and_architecture() -> None:
+    packages = {path.stem for path in (ROOT / "prepserver").iterdir() if path.is_dir() or path.suffix == ".py"}
+    packages -= {"__init__", "__main__", "__pycache__"}
     layers = next(c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers")["layers"]
-    assert rooms <= {name.strip(" ()") for layer in layers for name in layer.split("|")}
-    section = ARCHITECTURE.split("## Rooms and imports")[1].split("\n## ")[0]
-    assert rooms <= set(spans(section))
+    assert packages <= {name.strip(" ()") for layer in layers for name in layer.split("|")}
+    section = ARCHITECTURE.split("## Packages and imports")[1].split("\n## ")[0]
+    assert packages <= set(spans(section))
 
 
-def test_importing_the_client_pulls_in_three_rooms_of_the_server() -> None:
+def test_importing_the_client_imports_three_server_packages() -> None:
     code = "import sys, prepclient; print(*sorted(m for m in sys.modules if m.startswith('prepserver.')))"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "client")])
     found = subprocess.run(

@@ -17,7 +17,7 @@ class ToDtype(Op):
     """
 
     def __init__(self, dtype: object = "uint8", scale: bool = False) -> None:
-        # torch.float32 prints as its name; this room does not import torch.
+        # torch.float32 prints as its name; this package does not import torch.
         name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
         self.dtype = checks.choice("dtype", name, checks.DTYPES)
         self.scale = checks.flag("scale", scale)

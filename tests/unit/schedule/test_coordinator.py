@@ -874,7 +874,7 @@ def test_each_contradiction_is_named(spoil: Callable[[ByHand], None], found: str
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (RankLeft(5), "job 5 left"),
+        (RankLeft(5), "a rank left"),
         (WorkerLost(1), "worker 1 was lost"),
         (WorkerLost(1, Suspect(3), stuck=True), "worker 1 hung at sample 3"),
         (WorkerLost(1, Suspect(None, 3)), "worker 1 was lost at several samples"),
