@@ -12,7 +12,7 @@ JSON. In the order of `CHECKS`:
 6. a process is killed in mid-copy: how soon are its pages free, are they right when they are used again;
 7. is NVML there (run this inside the daemon's unit to know about the unit);
 8. a MIG slice: the rate of 1 again, with the slice's name;
-9. the device stage: images/s and host time per batch, plain and finished;
+9. the copier to the device: images/s and host time per batch, plain and finished;
 10. ops on batches: RandAugment, ColorJitter, and MixUp or CutMix as one kernel and op by op, with the normalization, as
     a share of a training step of ResNet-50 (bf16, channels_last, batch 256), and how long their first use takes.
 
@@ -43,7 +43,7 @@ from bench.harness.resnet import resnet50
 
 try:
     from prepclient import ColorJitter, CutMix, MixUp, RandAugment, RandomChoice
-    from prepclient.device import DeviceStage
+    from prepclient.device import DeviceCopier
     from prepclient.engine import cuda_device
     from prepclient.finish import Finish, Finisher, drawing_of
     from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
@@ -350,7 +350,7 @@ def check_mig() -> Facts:
     return {"this_is_a_slice": True, "device": name, "locked_256_MiB_gb_per_s": rate}
 
 
-def check_stage() -> Facts:
+def check_copier() -> Facts:
     look = RowLook(SHAPE)
     segment = Segment(8 * BATCH * look.nbytes)
     images = segment.bytes.view(8 * BATCH, *SHAPE)
@@ -364,7 +364,7 @@ def check_stage() -> Facts:
             ("plain", Finish(), False),
             ("normalized_half", finished, False),
         ):
-            stage = DeviceStage(
+            copier = DeviceCopier(
                 "cuda",
                 [look],
                 BATCH,
@@ -372,15 +372,15 @@ def check_stage() -> Facts:
                 zero_copy=lend,
                 small={"label": torch.int64, "index": torch.int64},
             )
-            facts |= {f"{memory}_{name}_{key}": value for key, value in drive(stage, images).items()}
-            stage.close()
+            facts |= {f"{memory}_{name}_{key}": value for key, value in drive(copier, images).items()}
+            copier.close()
     if pin is not None:
         pin.close()
     return facts
 
 
-def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts:
-    """A consumer that only takes batches: the rate that the stage can sustain, and the host's time for a batch."""
+def drive(copier: DeviceCopier, images: torch.Tensor, batches: int = 200) -> Facts:
+    """A consumer that only takes batches: the rate that the copier can sustain, and the host's time for a batch."""
     labels = {"label": [torch.arange(BATCH)], "index": [torch.arange(BATCH)]}
     host: list[float] = []
     submitted = 0
@@ -389,13 +389,13 @@ def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts
             cuda.synchronize()
             start = time.monotonic()
         before = time.thread_time()
-        stage.delivery.poll()
-        stage.delivery.ask()
-        while stage.delivery.room:
+        copier.delivery.poll()
+        copier.delivery.ask()
+        while copier.delivery.room:
             begin = submitted % 8 * BATCH
-            stage.submit(submitted, [[images[begin : begin + BATCH]]], labels)
+            copier.submit(submitted, [[images[begin : begin + BATCH]]], labels)
             submitted += 1
-        stage.take()
+        copier.take()
         host.append(time.thread_time() - before)
     cuda.synchronize()
     rate = batches * BATCH / (time.monotonic() - start)
@@ -476,7 +476,7 @@ CHECKS: list[tuple[str, Callable[[], Facts]]] = [
     ("killed in mid-copy", check_killed),
     ("NVML", check_nvml),
     ("MIG", check_mig),
-    ("device stage", check_stage),
+    ("device copier", check_copier),
     ("ops on batches", check_device_ops),
 ]
 

@@ -10,6 +10,7 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
+from prepclient.batch_makers import BatchMakers
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, Listing, Service, Start, free_closed_rings
@@ -22,8 +23,7 @@ from prepclient.rows import Rows
 from prepclient.served import ServedFeed
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stages import Staging
-from prepclient.steps import Stage, Step
+from prepclient.steps import BatchMaker, Step
 from prepclient.threads import in_one_thread
 
 log = logging.getLogger("prepclient")
@@ -35,16 +35,16 @@ _RETRY_MOST_S = 0.2  # asking costs one connect
 class Attachment:
     """A client's connection to a stream of rows, which it can leave and come back to.
 
-    Each time it attaches, it makes a new session, feed and stage.
+    Each time it attaches, it makes a new session, feed and batch maker.
     """
 
-    def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
+    def __init__(self, spec: Spec, service: Service, makers: BatchMakers) -> None:
         self.spec = spec
         self.service = service
-        self._staging = staging
+        self._makers = makers
         self.session: Session | None = None  # None while not attached
         self.feed: Feed | None = None  # None while not attached
-        self._stage: Stage | None = None
+        self._maker: BatchMaker | None = None
         self.start = Start()  # where the next attachment begins
         self._goes_on_at = -1  # how many batches were handed out when `goes_on` was set
         self.began: int | None = None  # ``start`` of `PrepClient.stats`
@@ -210,8 +210,8 @@ class Attachment:
             self.session = session = Session(
                 samples, start.epoch, epoch_start, self.feed.position, self.spec.shape, start.rounds, self._past
             )
-            self._stage = self._staging.stage(session, self.feed)
-            parts.append(self._stage)
+            self._maker = self._makers.make(session, self.feed)
+            parts.append(self._maker)
             self.feed.attach(session)
             self._was_served = not self.service.inline
         except ValueError as e:
@@ -224,7 +224,7 @@ class Attachment:
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
         free_closed_rings()
-        service, map_rows = self.service, self._staging.map_rows()
+        service, map_rows = self.service, self._makers.map_rows()
         with contextlib.closing(ScanProgress(self.spec.source.place)) as progress:
             if service.inline:
                 return InlineFeed(self.spec, start, progress, map_rows, service.plugins)
@@ -281,7 +281,7 @@ class Attachment:
     def detach(self) -> None:
         """Detaches; the next attachment begins at `start`, which the caller sets."""
         self._past = self.totals
-        self.session = self._stage = self.feed = None
+        self.session = self._maker = self.feed = None
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
@@ -290,7 +290,7 @@ class Attachment:
         """Detaches, frees everything, and keeps its place."""
         self.start = self.place
         self.detach()
-        self._staging.close()
+        self._makers.close()
         self._private = None  # the daemon ends with the last client that holds it
         self._was_served = False
 
@@ -310,11 +310,11 @@ class Attachment:
 
     def _step(self) -> Step:
         while True:
-            assert self._stage is not None
+            assert self._maker is not None
             assert self.session is not None
             self._begun = self.session.handed
             try:
-                return self._stage.step(self.service.timeout_s)
+                return self._maker.step(self.service.timeout_s)
             except ServerGone as gone:
                 self._detach_in_epoch()
                 self._come_back(gone)
@@ -330,7 +330,7 @@ class Attachment:
 
 
 def _leave(pid: int, parts: list[Any]) -> None:
-    """Closes the stage, if there is one, and then the feed. A forked child does not touch its parent's device."""
+    """Closes the batch maker, if there is one, and then the feed. A forked child does not touch its parent's device."""
     with contextlib.ExitStack() as closing:
         for part in parts if os.getpid() == pid else parts[:1]:
             closing.callback(part.close)

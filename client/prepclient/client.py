@@ -1,6 +1,6 @@
 """`PrepClient` takes the place of a DataLoader.
 
-It checks its arguments and connects the parts: an attachment to a stream of rows, a staging that turns rows into
+It checks its arguments and connects the parts: an attachment to a stream of rows, batch makers that turn rows into
 tensors, the form of the batches, and the loop that hands them out. The module is long because it holds the reference of
 the arguments.
 """
@@ -17,6 +17,7 @@ from weakref import ReferenceType, ref
 import torch
 
 from prepclient.attachment import Attachment
+from prepclient.batch_makers import BatchMakers
 from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler, SequentialSampler
@@ -31,7 +32,6 @@ from prepclient.loop import Epoch, Loop
 from prepclient.session import Session
 from prepclient.sharding import Sharding
 from prepclient.spec import Spec, check_cache, make_spec
-from prepclient.stages import Staging
 from prepclient.timeline import Timeline
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
@@ -221,14 +221,14 @@ class PrepClient(Turns):
             reconnect_s=number("reconnect_s", reconnect_s, 0.0, MOST_S),
             timeout_s=number("timeout_s", timeout_s, LEAST_TIMEOUT_S, MOST_S),
         )
-        self._staging = Staging(
+        self._makers = BatchMakers(
             spec, check_device(device), looks_of(spec.pipeline, finish), finish,
             zero_copy=boolean("zero_copy", zero_copy), has_valid=form.has_valid,
         )  # fmt: skip
-        self._attachment = Attachment(spec, service, self._staging)
+        self._attachment = Attachment(spec, service, self._makers)
         self._loop = Loop(
-            self._attachment, form, converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy),
-            Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._staging.device),
+            self._attachment, form, converter(output, self._makers.device, self._makers.dtypes, zero_copy=zero_copy),
+            Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._makers.device),
         )  # fmt: skip
         self._latest: ReferenceType[Epoch] | None = None  # weak: a loop that drops it ends it
 
@@ -332,7 +332,7 @@ class PrepClient(Turns):
         return (
             f"PrepClient({spec.source}, {list(spec.pipeline.ops)}, batch_size={shape.batch_size}, "
             f"order={spec.shuffle!r}, seed={spec.seed}, drop_last={shape.drop_last}, rank={shape.rank}, "
-            f"world_size={shape.world_size}, device='{self._staging.device}', job={spec.job!r}, epoch={self.epoch})"
+            f"world_size={shape.world_size}, device='{self._makers.device}', job={spec.job!r}, epoch={self.epoch})"
         )
 
     # -- beyond a DataLoader ----------------------------------------------------------------------------
@@ -422,7 +422,7 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
         """
-        on_cpu = self._staging.device.type == "cpu"
+        on_cpu = self._makers.device.type == "cpu"
         self._loop.begin_timeline(Timeline(path, steps, self.spec.job, on_cpu=on_cpu))
 
     def state_dict(self) -> dict[str, Any]:

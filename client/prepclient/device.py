@@ -2,7 +2,7 @@
 
 The bytes of a batch travel from host rows, by an asynchronous copy on a side stream, to one of ``depth + 1`` device
 buffers, and from there, on the consumer's stream, to the user's tensors. :mod:`prepclient.delivery` decides when memory
-may be overwritten, and :mod:`prepclient.finish` computes. :class:`DeviceStage` connects the two over an engine
+may be overwritten, and :mod:`prepclient.finish` computes. :class:`DeviceCopier` connects the two over an engine
 (:mod:`prepclient.engine`).
 """
 
@@ -56,16 +56,16 @@ class _Packing:
         return {name: view[:n] for name, view in views.items()}
 
 
-class DeviceStage:
+class DeviceCopier:
     """Copies batches to the GPU ahead of the consumer, and tells when their host rows are free.
 
     One step of the consumer::
 
-        release(stage.delivery.poll())             # rows whose copies have completed
-        stage.delivery.ask()                       # the consumer has finished the current batch
-        while stage.delivery.room and announced:   # copies for the next steps, up to `depth` ahead
-            stage.submit(start, rows, small)
-        taken = stage.take()
+        release(copier.delivery.poll())            # rows whose copies have completed
+        copier.delivery.ask()                      # the consumer has finished the current batch
+        while copier.delivery.room and announced:  # copies for the next steps, up to `depth` ahead
+            copier.submit(start, rows, small)
+        taken = copier.take()
 
     While the consumer waits for an announcement and `delivery.travelling` is not 0, it keeps polling: the daemon may
     need those rows.
@@ -198,10 +198,10 @@ class DeviceStage:
         return {look.name: look.together([next(left) for _ in range(look.views)]) for look in self._looks}
 
     def reset(self) -> bool:
-        """Drains and empties the stage, so that it can take rows of another ring.
+        """Drains and empties it, so that it can take rows of another ring.
 
         Returns:
-            False if an error has cost a slot: the stage is closed then, and the caller makes another.
+            False if an error has cost a slot: it is closed then, and the caller makes another.
         """
         self.delivery.drain()
         self.delivery.discard()
@@ -231,7 +231,7 @@ _of_parents: list[object] = []
 def _retire(
     pid: int, engine: Engine[Any], buffers: list[torch.Tensor], delivery: Delivery[Any], staging: list[torch.Tensor]
 ) -> None:
-    """Ends a stage of process `pid`; also runs when it is dropped without `close`."""
+    """Ends a copier of process `pid`; also runs when it is dropped without `close`."""
     if os.getpid() != pid:
         _of_parents.append((engine, buffers, delivery, staging))
         return

@@ -93,7 +93,7 @@ class Listing(NamedTuple):
 
 
 class Until(NamedTuple):
-    """What a stage waits for."""
+    """What a batch maker waits for."""
 
     is_met: Callable[[], bool]  # called after every message, and at least every `pace_s`
     pace_s: Callable[[], float | None] = lambda: None  # longest time between two calls of `is_met`; None for no limit

@@ -74,8 +74,10 @@ class Session:
         self.handed = Handed(BatchLine(*line), totals)
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
-        self._staged: list[Batch] = []
-        self._held: dict[int, bool] = {}  # by start of each staged batch, in stream order: whether it was given back
+        self._picked_up: list[Batch] = []
+        self._held: dict[
+            int, bool
+        ] = {}  # by start of each batch that was picked up, in stream order: whether it was given back
         self._bad: dict[int, Bad] = {}
         self.released_upto = self._ahead.peek().start
 
@@ -100,16 +102,16 @@ class Session:
         """The next batch to pick up, ready or not."""
         return self._ahead.peek()
 
-    def stage(self) -> Batch:
+    def pick_up(self) -> Batch:
         """Picks up the batch of `next_ready`, and holds its rows until `give_back`."""
         batch = self._ahead.peek()
         self._ahead.advance()
-        self._staged.append(batch)
+        self._picked_up.append(batch)
         self._held[batch.start] = False
         return batch
 
     def give_back(self, start: int) -> bool:
-        """Gives back the rows of the staged batch that starts at `start`.
+        """Gives back the rows of the batch that starts at `start`.
 
         Batches may be given back in any order; their rows are released in stream order.
 
@@ -131,8 +133,8 @@ class Session:
     # -- handing out --------------------------------------------------------------------------------
 
     def offer(self) -> tuple[Batch, list[Bad], BatchLine]:
-        """The oldest staged batch, its replaced rows, and the line after the batch, for the next `handed`."""
-        batch = self._staged.pop(0)
+        """The oldest batch that was picked up, its replaced rows, and the line after it, for the next `handed`."""
+        batch = self._picked_up.pop(0)
         line = copy.copy(self.line)
         line.advance()
         return batch, self.bad_of(batch), line

@@ -1,4 +1,4 @@
-"""A step of the training loop: one batch, and the stage that makes it."""
+"""A step of the training loop: one batch, and what makes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     batch: Batch  # its rows
     bad: list[Bad]  # rows that hold a replacement
     line: BatchLine  # the line after this batch, for `Session.handed`
-    # The tensor of each column by name, or a tuple of tensors for several views. A device's stage may add ``valid``.
+    # The tensor of each column by name, or a tuple of tensors for several views; also ``valid``, on a device.
     fields: dict[str, Any]
     ready_ns: int  # when its rows were ready, by CLOCK_MONOTONIC
     wait_ns: int  # time during which missing rows held up the training loop
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     copied: Sequence[Copied] = ()  # copies that have completed since the last step
 
 
-class Stage(Protocol):
+class BatchMaker(Protocol):
     """Makes tensors of a session's rows."""
 
     def step(self, timeout_s: float) -> Step:

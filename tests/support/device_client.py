@@ -19,5 +19,5 @@ class DeviceClient(PrepClient):
 
     def __init__(self, *arguments: Any, fake: FakeDevice | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._staging.device = torch.device("cuda")
-        self._staging.engine = self.fake = fake or FakeDevice()
+        self._makers.device = torch.device("cuda")
+        self._makers.engine = self.fake = fake or FakeDevice()

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from prepclient.device import DeviceStage
+from prepclient.device import DeviceCopier
 from tests.support.fake_device import FakeDevice
 
 SHAPE = (2, 2, 3)
@@ -66,7 +66,7 @@ class FakeRing:
         """Whether the next `n` positions are full."""
         return self.submitted + n <= self._filled
 
-    def submit(self, stage: DeviceStage, n: int) -> None:
+    def submit(self, copier: DeviceCopier, n: int) -> None:
         """Submits the next `n` positions as one or two slices of the ring; their end is the key."""
         begin, end = self.submitted, self.submitted + n
         first = min(n, self.rows - begin % self.rows)
@@ -74,13 +74,13 @@ class FakeRing:
         slices = slices[: 1 + (n > first)]
         labels = [self.labels[part] for part in slices]
         small = {"label": labels, "index": [part + 10_000 for part in labels]}
-        stage.submit(end, [[images[part] for part in slices] for images in self.images], small)
+        copier.submit(end, [[images[part] for part in slices] for images in self.images], small)
         self.submitted = end
         self._begins.append(begin)
 
-    def take(self, stage: DeviceStage, device: FakeDevice) -> None:
+    def take(self, copier: DeviceCopier, device: FakeDevice) -> None:
         """Takes a batch and queues a kernel of the user's that reads it."""
-        key, fields = stage.take()
+        key, fields = copier.take()
         read: Fields = {}
         device.launch(lambda: read.update({name: _copy(value) for name, value in fields.items()}))
         self.seen.append((self._begins.popleft(), key, fields, read))
@@ -89,14 +89,14 @@ class FakeRing:
         """The client discards the batches that it has not taken."""
         self._begins.clear()
 
-    def run(self, stage: DeviceStage, device: FakeDevice, batches: int, step: Step) -> None:
+    def run(self, copier: DeviceCopier, device: FakeDevice, batches: int, step: Step) -> None:
         """A client's whole loop; `step` lets the device go on once per batch."""
         for _ in range(batches):
-            self.release(stage.delivery.poll())
-            stage.delivery.ask()
-            while stage.delivery.room and self.may_submit(self.batch):
-                self.submit(stage, self.batch)
-            self.take(stage, device)
+            self.release(copier.delivery.poll())
+            copier.delivery.ask()
+            while copier.delivery.room and self.may_submit(self.batch):
+                self.submit(copier, self.batch)
+            self.take(copier, device)
             step(device)
 
     def count_wrong(self, *, kept: bool = False) -> int:

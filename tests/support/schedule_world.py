@@ -442,7 +442,7 @@ class World:
         expected = client.session.next_ready()
         if expected is None:
             return False
-        batch = client.session.stage()
+        batch = client.session.pick_up()
         assert batch == expected
         handed, bad = hand_out(client.session)
         assert handed == batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prepclient.session import Bad, Handed, Session
-from prepclient.steps import Stage, Step
+from prepclient.steps import BatchMaker, Step
 from prepserver.pipeline.batches import Batch
 
 
@@ -14,8 +14,8 @@ def hand_out(session: Session) -> tuple[Batch, list[Bad]]:
     return batch, bad
 
 
-def next_step(stage: Stage, session: Session) -> Step:
-    """The next batch of a stage, handed out."""
-    made = stage.step(60)
+def next_step(maker: BatchMaker, session: Session) -> Step:
+    """The next batch of a maker, handed out."""
+    made = maker.step(60)
     session.handed = Handed(made.line, session.handed.totals)
     return made

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient.batch_makers import CudaBatchMaker, HostBatchMaker
 from prepclient.chain import RingChain
-from prepclient.device import DeviceStage
+from prepclient.device import DeviceCopier
 from prepclient.feed import Service, Start
 from prepclient.finish import Finish, looks_of
 from prepclient.pinning import PinDriver
@@ -22,8 +23,7 @@ from prepclient.rows import Rows
 from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
-from prepclient.stages import CudaStage, HostStage
-from prepclient.steps import Stage
+from prepclient.steps import BatchMaker
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.messages import Moved, Ready, Welcome
 from tests.support import leaks
@@ -69,10 +69,10 @@ class StageDevice(FakeDevice):
 
 @dataclass
 class Reader:
-    """A stage over a real lease, whose other end is the test's: `say(upto, *starts_of_new_rings)`."""
+    """A maker over a real lease, whose other end is the test's: `say(upto, *starts_of_new_rings)`."""
 
     session: Session
-    stage: Stage
+    maker: BatchMaker
     device: StageDevice
     say: Callable[..., None]
     inodes: list[int]
@@ -80,7 +80,7 @@ class Reader:
 
     def step(self) -> set[int]:
         """The values of the next batch."""
-        fields = next_step(self.stage, self.session).fields
+        fields = next_step(self.maker, self.session).fields
         self.device.finish_all()
         return {int(value) for name in ("image", "label", "index") for value in fields[name].unique()}
 
@@ -105,7 +105,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     """A reader whose rows are in ring 0."""
 
     device = StageDevice()
-    made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
+    made = DeviceCopier("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
     map_rows = partial(Rows.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else Rows.map
 
     def attach() -> ServedFeed:
@@ -125,11 +125,11 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     session = Session(64, 0, 0, 0, SPEC.shape)
     said: list[int] = []
 
-    stage: Stage
+    maker: BatchMaker
     if request.param == "device":
-        stage = CudaStage(session, feed, made)
+        maker = CudaBatchMaker(session, feed, made)
     else:
-        stage = HostStage(session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent")
+        maker = HostBatchMaker(session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent")
 
     def say(upto: int, *moves: int) -> None:
         for start in moves:
@@ -143,8 +143,8 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
         wait_until(heard)
 
-    yield Reader(session, stage, device, say, inodes, feed)
-    stage.close()
+    yield Reader(session, maker, device, say, inodes, feed)
+    maker.close()
     peer.close()
     feed.close()
 
@@ -197,6 +197,6 @@ def test_a_ring_that_is_never_reached_is_let_go_of(reader: Reader, again: int, s
     reader.say(24)
     assert reader.step() == {2}
     assert reader.held() == [False, False, True]
-    reader.stage.close()
+    reader.maker.close()
     reader.feed.close()
     assert not reader.device.locked

@@ -1,4 +1,4 @@
-"""The device stage on a fake device: exact bytes whatever completes when, and what it says of bad input."""
+"""The device copier on a fake device: exact bytes whatever completes when, and what it says of bad input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from prepclient import engine
-from prepclient.device import DeviceStage
+from prepclient.device import DeviceCopier
 from prepclient.engine import CudaEngine, DeviceUnavailable, cuda_device
 from prepclient.finish import Finish
 from prepclient.rowlook import RowLook
@@ -23,10 +23,10 @@ from tests.support.images import SMALL
 LOOK = RowLook(SHAPE)
 
 
-def stage_on(
+def copier_on(
     device: FakeDevice, *, depth: int = 2, max_batch: int = 3, finish: Finish | None = None, lend: bool = False
-) -> DeviceStage:
-    return DeviceStage(
+) -> DeviceCopier:
+    return DeviceCopier(
         "cuda", [LOOK], max_batch, depth=depth, finish=finish, zero_copy=lend, engine=device, small=SMALL
     )
 
@@ -41,9 +41,9 @@ def numbers(n: int) -> dict[str, list[torch.Tensor]]:
 
 def test_a_batch_arrives_with_all_its_fields() -> None:
     device = FakeDevice()
-    stage = stage_on(device)
-    stage.submit(7, [[images(3)[:2], images(3)[2:]]], numbers(3))
-    key, fields = stage.take()
+    copier = copier_on(device)
+    copier.submit(7, [[images(3)[:2], images(3)[2:]]], numbers(3))
+    key, fields = copier.take()
     device.finish_all()
     assert key == 7
     assert torch.equal(fields["image"], images(3).permute(0, 3, 1, 2))
@@ -55,26 +55,26 @@ def test_a_batch_arrives_with_all_its_fields() -> None:
 @pytest.mark.parametrize("lend", [False, True])
 def test_each_view_arrives_as_a_dense_batch_of_its_own(lend: bool) -> None:
     device = FakeDevice()
-    stage = DeviceStage("cuda", [RowLook(SHAPE, views=2)], 3, zero_copy=lend, engine=device, small=SMALL)
+    copier = DeviceCopier("cuda", [RowLook(SHAPE, views=2)], 3, zero_copy=lend, engine=device, small=SMALL)
     other = 255 - images(3)
-    stage.submit(7, [[images(3)[:2], images(3)[2:]], [other[:1], other[1:]]], numbers(3))
-    _key, fields = stage.take()
+    copier.submit(7, [[images(3)[:2], images(3)[2:]], [other[:1], other[1:]]], numbers(3))
+    _key, fields = copier.take()
     device.finish_all()
     first, second = fields["image"]
     assert torch.equal(first, images(3).permute(0, 3, 1, 2))
     assert torch.equal(second, other.permute(0, 3, 1, 2))
     assert all(view.is_contiguous(memory_format=torch.channels_last) for view in (first, second))
     assert fields["label"].tolist() == [100, 101, 102]
-    stage.close()
+    copier.close()
     assert device.retired == 9
 
 
 def test_every_view_is_finished() -> None:
     device = FakeDevice()
     look = RowLook(SHAPE, views=2)
-    stage = DeviceStage("cuda", [look], 3, finish=Finish(normalize=((0.5,), (0.25,))), engine=device, small=SMALL)
-    stage.submit(1, [[images(2)], [255 - images(2)]], numbers(2))
-    _key, fields = stage.take()
+    copier = DeviceCopier("cuda", [look], 3, finish=Finish(normalize=((0.5,), (0.25,))), engine=device, small=SMALL)
+    copier.submit(1, [[images(2)], [255 - images(2)]], numbers(2))
+    _key, fields = copier.take()
     device.finish_all()
     for got, stored in zip(fields["image"], (images(2), 255 - images(2)), strict=True):
         assert got.dtype == torch.float32
@@ -83,19 +83,19 @@ def test_every_view_is_finished() -> None:
 
 def test_batches_of_different_lengths_keep_their_own() -> None:
     device = FakeDevice()
-    stage = stage_on(device)
+    copier = copier_on(device)
     for n in (3, 1):
-        stage.submit(n, [[images(n)]], numbers(n))
-    assert [len(stage.take().fields["image"]) for _ in range(2)] == [3, 1]
+        copier.submit(n, [[images(n)]], numbers(n))
+    assert [len(copier.take().fields["image"]) for _ in range(2)] == [3, 1]
 
 
 def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
     device = FakeDevice()
-    stage = stage_on(device, finish=Finish(dtype=torch.float16, memory_format=torch.contiguous_format))
-    stage.submit(1, [[images(2)]], numbers(2))
-    _key, fields = stage.take()
+    copier = copier_on(device, finish=Finish(dtype=torch.float16, memory_format=torch.contiguous_format))
+    copier.submit(1, [[images(2)]], numbers(2))
+    _key, fields = copier.take()
     device.run("copies")
-    assert stage.delivery.poll() == [1]
+    assert copier.delivery.poll() == [1]
     device.finish_all()
     assert fields["image"].dtype == torch.float16
     assert fields["image"].is_contiguous()
@@ -105,9 +105,9 @@ def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
 
 def test_a_stage_may_carry_no_small_fields() -> None:
     device = FakeDevice()
-    stage = DeviceStage("cuda", [LOOK], 2, small={}, engine=device)
-    stage.submit(1, [[images(2)]], {})
-    _key, fields = stage.take()
+    copier = DeviceCopier("cuda", [LOOK], 2, small={}, engine=device)
+    copier.submit(1, [[images(2)]], {})
+    _key, fields = copier.take()
     device.finish_all()
     assert list(fields) == ["image"]
     assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
@@ -117,12 +117,12 @@ def test_lent_tensors_are_the_device_buffers_and_kept_are_not() -> None:
     device = FakeDevice()
     places = []
     for lend in (True, False):
-        stage = stage_on(device, depth=1, lend=lend)
+        copier = copier_on(device, depth=1, lend=lend)
         taken = []
         for key in range(4):
-            stage.delivery.ask()
-            stage.submit(key, [[images(2)]], numbers(2))
-            taken.append(stage.take().fields)
+            copier.delivery.ask()
+            copier.submit(key, [[images(2)]], numbers(2))
+            taken.append(copier.take().fields)
         device.finish_all()
         places.append(len({(fields["image"].data_ptr(), fields["label"].data_ptr()) for fields in taken}))
     assert places == [2, 4]
@@ -132,29 +132,29 @@ def test_lent_tensors_are_the_device_buffers_and_kept_are_not() -> None:
 def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_step(lend: bool, ends: list[int]) -> None:
     """The step is the user's computation on the batch."""
     device = FakeDevice()
-    stage = stage_on(device, depth=1, lend=lend)
+    copier = copier_on(device, depth=1, lend=lend)
     for key in (1, 2):
-        stage.submit(key, [[images(2)]], numbers(2))
-    stage.take()
+        copier.submit(key, [[images(2)]], numbers(2))
+    copier.take()
     device.run("copies")
     device.run("consumer")
     ended: list[bool] = []
     device.queues["consumer"].append(lambda: bool(ended))  # the user's step, which takes long
-    stage.delivery.ask()
-    stage.submit(3, [[images(2)]], numbers(2))
+    copier.delivery.ask()
+    copier.submit(3, [[images(2)]], numbers(2))
     device.run("copies")
-    assert stage.delivery.poll() == ends
+    assert copier.delivery.poll() == ends
     ended.append(True)
-    stage.close()
+    copier.close()
 
 
 def test_small_numbers_may_change_as_soon_as_they_are_submitted() -> None:
     device = FakeDevice()
-    stage = stage_on(device)
+    copier = copier_on(device)
     small = numbers(2)
-    stage.submit(1, [[images(2)]], small)
+    copier.submit(1, [[images(2)]], small)
     small["label"][0].zero_()
-    _key, fields = stage.take()
+    _key, fields = copier.take()
     device.finish_all()
     assert fields["label"].tolist() == [100, 101]
 
@@ -162,21 +162,21 @@ def test_small_numbers_may_change_as_soon_as_they_are_submitted() -> None:
 def test_a_stage_made_in_inference_mode_works_outside_of_it() -> None:
     device = FakeDevice()
     with torch.inference_mode():
-        stage = stage_on(device)
-    stage.submit(1, [[images(2)]], numbers(2))
-    _key, fields = stage.take()
+        copier = copier_on(device)
+    copier.submit(1, [[images(2)]], numbers(2))
+    _key, fields = copier.take()
     device.finish_all()
     assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
 
 
 def test_closing_waits_for_copies_and_retires_each_buffer_once() -> None:
     device = FakeDevice()
-    stage = stage_on(device)
-    stage.submit(1, [[images(2)]], numbers(2))
-    assert stage.close() == [1]
+    copier = copier_on(device)
+    copier.submit(1, [[images(2)]], numbers(2))
+    assert copier.close() == [1]
     assert not device.queues["copies"]
     assert device.retired == 6
-    assert stage.close() == []
+    assert copier.close() == []
     assert device.retired == 6
 
 
@@ -184,15 +184,15 @@ def test_closing_waits_for_copies_and_retires_each_buffer_once() -> None:
 @pytest.mark.parametrize("lend", [True, False])
 def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.Tensor], lend: bool) -> None:
     device = FakeDevice()
-    stage = stage_on(device, lend=lend)
-    stage.submit(1, [[images(2)]], numbers(2))
+    copier = copier_on(device, lend=lend)
+    copier.submit(1, [[images(2)]], numbers(2))
     copies = len(device.queues["copies"])
-    stage.submit(2, [parts], {"label": [], "index": [torch.empty(0, dtype=torch.int64)]})
+    copier.submit(2, [parts], {"label": [], "index": [torch.empty(0, dtype=torch.int64)]})
     assert len(device.queues["copies"]) == copies + 1  # the mark behind it
-    assert stage.take().key == 1
-    key, fields = stage.take()
+    assert copier.take().key == 1
+    key, fields = copier.take()
     device.finish_all()
-    assert stage.delivery.poll() == [1, 2]
+    assert copier.delivery.poll() == [1, 2]
     assert key == 2
     assert (fields["image"].shape, fields["image"].dtype) == ((0, 3, *images(2).shape[1:3]), torch.uint8)
     assert [(fields[name].shape, fields[name].dtype) for name in ("label", "index")] == [((0,), torch.int64)] * 2
@@ -200,7 +200,7 @@ def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.T
 
 def test_a_finish_that_does_not_fit_is_refused_at_construction() -> None:
     with pytest.raises(SpecError, match="channels"):
-        stage_on(FakeDevice(), finish=Finish(normalize=((0.5,) * 4, (1.0,) * 4)))
+        copier_on(FakeDevice(), finish=Finish(normalize=((0.5,) * 4, (1.0,) * 4)))
 
 
 def test_an_engine_takes_the_stream_of_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ SCHEDULES: list[Step] = [eager_copies, eager_consumer, nothing_until_the_end]
 def wrong_batches(device: FakeDevice, step: Step, lend: bool) -> int:
     """Runs a client over a ring whose rows are refilled the moment they are free; counts corrupt batches."""
     ring = FakeRing(rows=60, batch=2)
-    ring.run(stage_on(device, max_batch=2, lend=lend), device, batches=20, step=step)
+    ring.run(copier_on(device, max_batch=2, lend=lend), device, batches=20, step=step)
     device.finish_all()
     return ring.count_wrong()
 
@@ -325,16 +325,16 @@ def test_a_forked_child_ends_nothing_of_the_device(end: str) -> None:
             Counts.ended = 1
 
     device = Counts()
-    stage = stage_on(device)
-    stage.submit(1, [[images(2)]], numbers(2))
+    copier = copier_on(device)
+    copier.submit(1, [[images(2)]], numbers(2))
     pid = os.fork()
     if pid == 0:
         if end == "close":
-            assert stage.close() == []
-        del stage, device
+            assert copier.close() == []
+        del copier, device
         gc.collect()
         os._exit(7 + Counts.ended)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     device.finish_all()
-    assert stage.delivery.poll() == [1]
-    stage.close()
+    assert copier.delivery.poll() == [1]
+    copier.close()

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from prepclient.device import DeviceStage
+from prepclient.device import DeviceCopier
 from prepclient.rowlook import RowLook
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_ring import SHAPE, FakeRing
@@ -25,7 +25,7 @@ class StageHistory(RuleBasedStateMachine):
         self.ring = FakeRing(rows, MAX_BATCH, views)
         self.in_hand = 0
         look = RowLook(SHAPE, views=views)
-        self.stage = DeviceStage(
+        self.stage = DeviceCopier(
             "cuda", [look], MAX_BATCH, depth=depth, zero_copy=lend, engine=self.device, small=SMALL
         )
 

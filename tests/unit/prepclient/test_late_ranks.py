@@ -47,12 +47,12 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> Ranked:
 
 
 def fail_once(train: PrepClient, error: type[BaseException]) -> None:
-    stage = train._attachment._stage
+    maker = train._attachment._maker
 
     def step(_timeout_s: float) -> None:
         raise error("on purpose")
 
-    stage.step = step  # type: ignore[union-attr, method-assign]
+    maker.step = step  # type: ignore[union-attr, method-assign]
 
 
 def test_after_an_error_all_ranks_go_on_at_the_same_batch(ranked: Ranked) -> None:

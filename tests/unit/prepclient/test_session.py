@@ -57,7 +57,7 @@ def test_any_interleaving_keeps_order_and_holds_what_is_held(
                 assert session.upcoming == expected.peek()
                 assert (batch is not None) == (expected.peek().stop <= told)
                 if batch is not None:
-                    assert session.stage() == batch == expected.peek()
+                    assert session.pick_up() == batch == expected.peek()
                     expected.advance()
                     staged.append(batch)
                     held.append(batch)
@@ -73,7 +73,7 @@ def test_any_interleaving_keeps_order_and_holds_what_is_held(
                 assert moved == (session.released_upto > released)
         assert session.released_upto >= released
         assert session.released_upto == (held[0] if held else expected.peek()).start
-        assert len(session._staged) == len(staged)
+        assert len(session._picked_up) == len(staged)
         assert session.position == handing.position
         assert session.epoch_start == handing.epoch_start
         assert session.epoch == case[4] + (handing.epoch_start - case[4] * n) // n
@@ -88,7 +88,7 @@ def test_what_was_given_back_is_not_remembered_for_ever() -> None:
     session = Session(10, 0, 0, 0, BatchShape(2, False, 0, 1))
     for step in range(1000):
         session.ready(2 * step + 2, [(2 * step, 1, "r")])
-        start = session.stage().start
+        start = session.pick_up().start
         hand_out(session)
         session.give_back(start)
     assert not session._held
@@ -99,7 +99,7 @@ def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:
     session = Session(8, 0, 0, 0, BatchShape(4, False, 0, 1))
     session.ready(8, [(1, 11, "a"), (6, 66, "b")])
     for _ in range(2):
-        session.give_back(session.stage().start)
+        session.give_back(session.pick_up().start)
     assert session.released_upto == 8
     assert hand_out(session) == (Batch(0, 4), [Bad(1, 11, "a")])
     assert hand_out(session) == (Batch(4, 8), [Bad(6, 66, "b")])
@@ -108,7 +108,7 @@ def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:
 def test_a_bad_row_of_a_sibling_is_not_ours() -> None:
     session = Session(8, 0, 0, 0, BatchShape(2, False, 1, 2))
     session.ready(4, [(0, 5, "theirs"), (3, 7, "ours")])
-    session.stage()
+    session.pick_up()
     assert hand_out(session) == (Batch(2, 4), [Bad(3, 7, "ours")])
 
 
@@ -117,7 +117,7 @@ def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
     session = Session(4, 3, 12, 12, BatchShape(2, False, 0, 1))
     session.ready(20, [])
     for _ in range(4):
-        session.stage()
+        session.pick_up()
     assert (session.epoch, session.line.at_epoch_start, session.batches_left) == (3, True, 2)
     assert session.stands == 12
     hand_out(session)

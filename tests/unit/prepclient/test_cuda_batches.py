@@ -25,13 +25,13 @@ from prepclient import (
     Tokenize,
     Truncate,
 )
-from prepclient.device import DeviceStage
+from prepclient.batch_makers import CudaBatchMaker
+from prepclient.device import DeviceCopier
 from prepclient.feed import Start, Until
 from prepclient.finish import Finish, looks_of
 from prepclient.inline import InlineFeed
 from prepclient.session import Bad, Session
 from prepclient.spec import make_spec
-from prepclient.stages import CudaStage
 from tests.support.device_client import DeviceClient
 from tests.support.fake_device import FakeDevice
 from tests.support.images import SMALL
@@ -61,18 +61,18 @@ def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     look = looks_of(spec.pipeline, Finish())[0]
-    made = DeviceStage("cuda", [look], 5, finish=Finish(**finish), zero_copy=lend, engine=device, small=SMALL)
-    stage = CudaStage(session, feed, made)
+    made = DeviceCopier("cuda", [look], 5, finish=Finish(**finish), zero_copy=lend, engine=device, small=SMALL)
+    maker = CudaBatchMaker(session, feed, made)
     with PrepClient(SOURCE, OPS, inline=True, fields="dict", views=views, **SPEC, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
-            fields = next_step(stage, session).fields
+            fields = next_step(maker, session).fields
             device.finish_all()
             assert isinstance(fields["image"], tuple) == (views > 1)
             for got, want in zip(as_views(fields["image"]), as_views(expected["image"]), strict=True):
                 assert torch.equal(got, want)
                 assert got.stride() == want.stride()
             assert all(torch.equal(fields[name], expected[name]) for name in ("label", "index"))
-    stage.close()
+    maker.close()
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -86,7 +86,7 @@ def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend
     feed = InlineFeed(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
-    made = DeviceStage(
+    made = DeviceCopier(
         "cuda",
         looks_of(spec.pipeline, Finish()),
         1,
@@ -95,11 +95,11 @@ def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend
         engine=device,
         small=SMALL,
     )
-    stage = CudaStage(session, feed, made)
+    maker = CudaBatchMaker(session, feed, made)
     counts = []
     with PrepClient(source, OPS, inline=True, fields="dict", views=views, zero_copy=lend, **given, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
-            fields = next_step(stage, session).fields
+            fields = next_step(maker, session).fields
             device.finish_all()
             counts.append(len(expected["index"]))
             for got, want in zip(as_views(fields["image"]), as_views(expected["image"]), strict=True):
@@ -107,7 +107,7 @@ def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend
                 assert torch.equal(got, want)
                 assert (got.dtype, got.shape) == (want.dtype, want.shape)
             assert all(torch.equal(fields[name], expected[name]) for name in ("label", "index"))
-    stage.close()
+    maker.close()
     assert counts == [0, 1] * EPOCHS
 
 
@@ -132,25 +132,25 @@ def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:
     feed = Drip(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     device = FakeDevice()
-    stage = CudaStage(
-        session, feed, DeviceStage("cuda", looks_of(spec.pipeline, Finish()), 5, engine=device, small=SMALL)
+    maker = CudaBatchMaker(
+        session, feed, DeviceCopier("cuda", looks_of(spec.pipeline, Finish()), 5, engine=device, small=SMALL)
     )
     feed.meanwhile = device.finish_all
-    waits = [next_step(stage, session).wait_ns]  # nothing was queued before: the second half
+    waits = [next_step(maker, session).wait_ns]  # nothing was queued before: the second half
     assert feed.said[1] == (True, None)
     device.run("copies")
     device.run("consumer")
     device.queues["consumer"].append(gate := Gate())  # the training step
     feed.meanwhile = lambda: None
-    waits.append(next_step(stage, session).wait_ns)
+    waits.append(next_step(maker, session).wait_ns)
     assert [held_up for held_up, _pace in feed.said] == [False, False]
     assert all(pace is not None for _held_up, pace in feed.said)
     feed.meanwhile = lambda: (setattr(gate, "open", True), device.finish_all())[0]
-    waits.append(next_step(stage, session).wait_ns)
+    waits.append(next_step(maker, session).wait_ns)
     assert [held_up for held_up, _pace in feed.said] == [False, True]
     assert waits[1] == 0
     assert min(waits[0], waits[2]) >= 20_000_000
-    stage.close()
+    maker.close()
 
 
 class Gate:
@@ -276,14 +276,14 @@ def test_batches_on_a_device_are_cut_to_their_longest_row(tmp_path: Path) -> Non
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     small = {"length": torch.int64, "index": torch.int64}
-    made = DeviceStage("cuda", looks_of(spec.pipeline, Finish()), 4, finish=Finish(), engine=device, small=small)
-    stage = CudaStage(session, feed, made, spec.pipeline.trims)
+    made = DeviceCopier("cuda", looks_of(spec.pipeline, Finish()), 4, finish=Finish(), engine=device, small=small)
+    maker = CudaBatchMaker(session, feed, made, spec.pipeline.trims)
     with PrepClient(TextLines(tmp_path / "a.txt"), ops, inline=True, fields="dict", **given) as client:
         for expected in client:
-            fields = next_step(stage, session).fields
+            fields = next_step(maker, session).fields
             device.finish_all()
             assert (
                 expected["tokens"].shape == expected["mask"].shape == (len(expected["index"]), expected["length"].max())
             )
             assert all(torch.equal(fields[name], each) for name, each in expected.items())
-    stage.close()
+    maker.close()

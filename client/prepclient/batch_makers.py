@@ -1,7 +1,7 @@
-"""A stage turns ready rows into the training loop's tensors, one batch per step: on the host, or on a device.
+"""A batch maker turns ready rows into the training loop's tensors, one batch per step: on the host, or on a device.
 
-Both kinds release rows as early as possible. The host stage copies rows to fresh tensors and releases them at once, or
-lends views and releases them at the next step. The device stage lets `prepclient.device` copy ahead on a side stream
+Both kinds release rows as early as possible. On the host it copies rows to fresh tensors and releases them at once, or
+lends views and releases them at the next step. On a device it lets `prepclient.device` copy ahead on a side stream
 and releases rows when their copy has completed.
 """
 
@@ -19,7 +19,7 @@ import torch
 
 from prepclient.batchops import Drawing
 from prepclient.blocks import HostBlocks
-from prepclient.device import DRAWN, DeviceStage
+from prepclient.device import DRAWN, DeviceCopier
 from prepclient.engine import Engine
 from prepclient.feed import Feed, Until
 from prepclient.finish import Finish, Finisher, drawing_of
@@ -27,7 +27,7 @@ from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
-from prepclient.steps import VALID, Copied, Stage, Step, Trim, valid_rows
+from prepclient.steps import VALID, BatchMaker, Copied, Step, Trim, valid_rows
 from prepserver.pipeline.batches import Batch
 from prepserver.protocol.layout import RingLayout
 
@@ -57,7 +57,7 @@ class _Ahead(NamedTuple):
     read_scalars: Callable[[], dict[str, torch.Tensor]]
 
 
-class HostStage:
+class HostBatchMaker:
     """Tensors in host memory; with `zero_copy`, read-only views of the ring that are valid until the next step."""
 
     def __init__(
@@ -73,7 +73,7 @@ class HostStage:
         self._lent: Batch | None = None
 
     def step(self, timeout_s: float) -> Step:
-        """See `Stage`."""
+        """See `BatchMaker`."""
         session, since_ns = self._session, time.monotonic_ns()
         self._return_lent()
         wait_ns = 0
@@ -87,7 +87,7 @@ class HostStage:
             if rows.links != links:  # the job has moved to another ring
                 ahead = self._ahead(batch)
         ready_ns = time.monotonic_ns()
-        session.stage()
+        session.pick_up()
         scalars = ahead.read_scalars()
         drawn: Iterator[torch.Tensor | None] = itertools.repeat(None)
         if self._drawing is not None:
@@ -132,18 +132,20 @@ class HostStage:
         self._lent = None
 
     def close(self) -> None:
-        """See `Stage`."""
+        """See `BatchMaker`."""
         self._return_lent()
 
 
-class CudaStage:
+class CudaBatchMaker:
     """Tensors on a CUDA device, copied ahead of the training loop; the feed's rings are page-locked."""
 
-    def __init__(self, session: Session, feed: Feed, stage: DeviceStage, trims: Mapping[str, str] = _UNTRIMMED) -> None:
+    def __init__(
+        self, session: Session, feed: Feed, copier: DeviceCopier, trims: Mapping[str, str] = _UNTRIMMED
+    ) -> None:
         self._trim = Trim(trims)
         self._session = session
         self._feed = feed
-        self._stage = stage
+        self._copier = copier
         self._asked_ns: deque[int] = deque()  # when the copies under way were submitted, oldest first
         self._copied: list[Copied] = []
         self._lock()
@@ -153,25 +155,25 @@ class CudaStage:
             link.rows.lock()
 
     def step(self, timeout_s: float) -> Step:
-        """See `Stage`."""
+        """See `BatchMaker`."""
         since_ns = time.monotonic_ns()
         self._lock()
         self._take_back()
-        self._stage.delivery.ask()
+        self._copier.delivery.ask()
         self._feed.poll(self._session)
         self._submit()
         wait_ns = 0
-        if not self._stage.delivery.waiting:
+        if not self._copier.delivery.waiting:
             wait_ns = self._wait(timeout_s)
             self._submit()
         ready_ns = time.monotonic_ns()
-        taken = self._stage.take(wait_ns)
+        taken = self._copier.take(wait_ns)
         batch, bad, line = self._session.offer()
         self._trim.cut(batch, taken.fields)
         # Two parts remain after the wait for rows. `copy_ns` is how long late copies held up the device; events report
         # it a few steps later. The rest is the device's work on earlier steps, for which the host, running ahead, may
         # have waited anywhere.
-        copy_ns = self._stage.delivery.late_ns()
+        copy_ns = self._copier.delivery.late_ns()
         held_ns = time.monotonic_ns() - since_ns - wait_ns
         copied, self._copied = self._copied, []
         return Step(batch, bad, line, taken.fields, ready_ns, wait_ns, copy_ns, held_ns - copy_ns, copied)
@@ -186,12 +188,12 @@ class CudaStage:
         def is_ready() -> bool:
             nonlocal idle_since_ns
             self._take_back()
-            if idle_since_ns is None and self._stage.delivery.caught_up:
+            if idle_since_ns is None and self._copier.delivery.caught_up:
                 idle_since_ns = time.monotonic_ns()
             return self._session.next_ready() is not None
 
         def pace_s() -> float | None:
-            if self._stage.delivery.travelling:
+            if self._copier.delivery.travelling:
                 return _POLL_S
             return _BUSY_POLL_S if idle_since_ns is None else None
 
@@ -200,20 +202,20 @@ class CudaStage:
 
     def _submit(self) -> None:
         rows = self._feed.rows
-        while self._stage.delivery.room and (batch := self._session.next_ready()) is not None:
+        while self._copier.delivery.room and (batch := self._session.next_ready()) is not None:
             scalars = rows.scalars(batch.start, batch.stop)
             self._trim.look(batch, scalars)
             small = {name: [column] for name, column in scalars.items()}
-            if self._stage.drawing is not None:
-                small[DRAWN] = [self._stage.drawing(batch.start, self._session.line.n, scalars)]
-            if VALID in self._stage.small:
+            if self._copier.drawing is not None:
+                small[DRAWN] = [self._copier.drawing(batch.start, self._session.line.n, scalars)]
+            if VALID in self._copier.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
             self._asked_ns.append(time.monotonic_ns())
-            self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
-            self._session.stage()
+            self._copier.submit(batch.start, rows.parts(batch.start, batch.stop), small)
+            self._session.pick_up()
 
     def _take_back(self) -> None:
-        freed = self._stage.delivery.poll()
+        freed = self._copier.delivery.poll()
         now_ns = time.monotonic_ns()
         self._copied += [Copied(start, self._asked_ns.popleft(), now_ns) for start in freed]
         moved = [self._session.give_back(start) for start in freed]
@@ -221,13 +223,13 @@ class CudaStage:
             self._feed.release(self._session)
 
     def close(self) -> None:
-        """See `Stage`."""
+        """See `BatchMaker`."""
         # ORDER: no copy may read the ring when its feed ends the page-lock.
-        self._stage.delivery.drain()
+        self._copier.delivery.drain()
 
 
-class Staging:
-    """Makes a stage for each attachment of a client."""
+class BatchMakers:
+    """Makes the batch maker of each attachment of a client."""
 
     def __init__(
         self, spec: Spec, device: torch.device, looks: Sequence[RowLook], finish: Finish, *, zero_copy: bool,
@@ -246,7 +248,7 @@ class Staging:
         self._small = {field.name: getattr(torch, field.dtype) for field in spec.pipeline.fields if not field.shape}
         if has_valid:
             self._small[VALID] = torch.bool
-        self._on_device: DeviceStage | None = None
+        self._copier: DeviceCopier | None = None
 
     def map_rows(self) -> Callable[[int, RingLayout], Rows] | None:
         """The function that maps rings for the device; None for the CPU.
@@ -256,24 +258,24 @@ class Staging:
         """
         if self.device.type == "cpu":
             return None
-        if self._on_device is None or not self._on_device.reset():
-            self._on_device = DeviceStage(
+        if self._copier is None or not self._copier.reset():
+            self._copier = DeviceCopier(
                 self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
                 zero_copy=self._zero_copy, engine=self.engine, drawing=self._drawing,
             )  # fmt: skip
-        return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
+        return partial(Rows.map_pinned, driver=self._copier.engine.pin_driver())
 
-    def stage(self, session: Session, feed: Feed) -> Stage:
-        """The stage of a new attachment. Call it after `map_rows`, once the previous stage is closed."""
-        if self._on_device is not None:
-            return CudaStage(session, feed, self._on_device, self._trims)
-        return HostStage(
+    def make(self, session: Session, feed: Feed) -> BatchMaker:
+        """The one of a new attachment. Call it after `map_rows`, once the previous one is closed."""
+        if self._copier is not None:
+            return CudaBatchMaker(session, feed, self._copier, self._trims)
+        return HostBatchMaker(
             session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy, trims=self._trims,
             drawing=self._drawing,
         )  # fmt: skip
 
     def close(self) -> None:
         """Frees the device memory. Idempotent."""
-        stage, self._on_device = self._on_device, None
-        if stage is not None:
-            stage.close()
+        copier, self._copier = self._copier, None
+        if copier is not None:
+            copier.close()

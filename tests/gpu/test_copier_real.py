@@ -1,4 +1,4 @@
-"""The device stage on a real GPU: against a thread that refills rows the moment they are released."""
+"""The copier on a real GPU: against a thread that refills rows the moment they are released."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from prepclient import ColorJitter, CutMix, MixUp, RandAugment, RandomErasing
-from prepclient.device import DRAWN, DeviceStage
+from prepclient.device import DRAWN, DeviceCopier
 from prepclient.engine import DeviceUnavailable, cuda_device
 from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.pinning import HostPin, open_driver
@@ -72,7 +72,7 @@ def test_batches_are_right_while_released_rows_are_refilled(
 ) -> None:
     n, batches = 97, 60
     server = RefillingServer(segment)
-    stage = DeviceStage(device, [LOOK], n, zero_copy=lend, small=SMALL)
+    copier = DeviceCopier(device, [LOOK], n, zero_copy=lend, small=SMALL)
     pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
     if lock:
         pin.start()
@@ -81,22 +81,22 @@ def test_batches_are_right_while_released_rows_are_refilled(
     wrong, kept, filled, submitted = [], [], 0, 0
     with torch.cuda.stream(stream):
         for step in range(batches):
-            stage.delivery.ask()
-            while stage.delivery.room and submitted < batches * n:
-                for end in stage.delivery.poll():
+            copier.delivery.ask()
+            while copier.delivery.room and submitted < batches * n:
+                for end in copier.delivery.poll():
                     server.released.put(end)
                 while not server.filled.empty():
                     filled = server.filled.get()
                 if submitted + n > filled:
-                    if stage.delivery.waiting:
+                    if copier.delivery.waiting:
                         break
                     time.sleep(0.001)  # a loop that spins keeps the interpreter from the server's thread
                     continue
                 parts = server.parts(submitted, n)
                 small = [server.labels[part] for part in parts]
                 submitted += n
-                stage.submit(submitted, [[server.images[p] for p in parts]], {"label": small, "index": small})
-            _key, fields = stage.take()
+                copier.submit(submitted, [[server.images[p] for p in parts]], {"label": small, "index": small})
+            _key, fields = copier.take()
             if step % 3 == 0:
                 busy(2_000_000)
             want = torch.arange(step * n, (step + 1) * n, device=device)
@@ -107,7 +107,7 @@ def test_batches_are_right_while_released_rows_are_refilled(
     torch.cuda.synchronize()
     assert int(torch.stack(wrong).sum()) == 0
     assert all(bool((image == pixels).all()) for image, pixels in kept)
-    stage.close()
+    copier.close()
     server.released.put(None)
     server.join(60)
     pin.close()
@@ -120,13 +120,13 @@ def test_each_view_arrives_as_a_batch_of_its_own(segment: Segment, device: torch
     pin.start()
     stored = segment.bytes[: views * n * LOOK.nbytes].view(views, n, *SHAPE)
     stored.random_(0, 256)
-    stage = DeviceStage(device, [RowLook(SHAPE, views=views)], n, small={}, zero_copy=lend)
-    stage.submit(1, [[rows[:20], rows[20:]] for rows in stored], {})
-    got = stage.take().fields["image"]
+    copier = DeviceCopier(device, [RowLook(SHAPE, views=views)], n, small={}, zero_copy=lend)
+    copier.submit(1, [[rows[:20], rows[20:]] for rows in stored], {})
+    got = copier.take().fields["image"]
     assert [view.device for view in got] == [device] * views
     assert all(view.is_contiguous(memory_format=torch.channels_last) for view in got)
     assert torch.equal(torch.stack(got).cpu(), stored.permute(0, 1, 4, 2, 3))
-    stage.close()
+    copier.close()
     pin.close()
 
 
@@ -134,17 +134,17 @@ def test_rows_come_free_while_the_consumers_stream_is_still_busy(segment: Segmen
     pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
     pin.start()
     assert pin.wait()
-    stage = DeviceStage(device, [LOOK], 64, small={})
+    copier = DeviceCopier(device, [LOOK], 64, small={})
     torch.cuda.synchronize()
     busy(4_000_000_000)
     behind: Any = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
     behind.record()
-    stage.submit(1, [[segment.bytes[: 64 * LOOK.nbytes].view(64, *SHAPE)]], {})
+    copier.submit(1, [[segment.bytes[: 64 * LOOK.nbytes].view(64, *SHAPE)]], {})
     freed: list[int] = []
     while not freed:
-        freed = stage.delivery.poll()
+        freed = copier.delivery.poll()
     assert not behind.query()
-    stage.close()
+    copier.close()
     pin.close()
 
 
@@ -171,13 +171,13 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
 def test_closing_gives_the_device_memory_back(device: torch.device) -> None:
     gc.collect()
     before = torch.cuda.memory_allocated(device)
-    stage = DeviceStage(device, [LOOK], 64, small=SMALL)
+    copier = DeviceCopier(device, [LOOK], 64, small=SMALL)
     numbers = {"label": [torch.arange(64)], "index": [torch.arange(64)]}
-    stage.submit(1, [[torch.zeros((64, *SHAPE), dtype=torch.uint8)]], numbers)
-    stage.take()
+    copier.submit(1, [[torch.zeros((64, *SHAPE), dtype=torch.uint8)]], numbers)
+    copier.take()
     assert torch.cuda.memory_allocated(device) > before
-    stage.close()
-    del stage
+    copier.close()
+    del copier
     gc.collect()
     torch.cuda.synchronize()
     torch.empty(1, device=device)  # a block that another stream read is freed by the next allocation
@@ -192,7 +192,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_their_number() -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("is_fused", [False, None])
-def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch.device, is_fused: bool | None) -> None:
+def test_batches_with_ops_come_through_it(segment: Segment, device: torch.device, is_fused: bool | None) -> None:
     n, finish = (
         33,
         Finish(ops=[RandAugment(), RandomErasing(1, value=0), MixUp(1000)], dtype=torch.float32, compile=is_fused),
@@ -204,14 +204,14 @@ def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch
     drawing = drawing_of(3, [LOOK], finish)
     assert drawing is not None
     drawn = drawing(0, 100, small)
-    stage = DeviceStage(device, [LOOK], n, small=SMALL, finish=finish, drawing=drawing)
-    stage.submit(1, [[rows]], {**{name: [column] for name, column in small.items()}, DRAWN: [drawn]})
-    got = stage.take().fields
+    copier = DeviceCopier(device, [LOOK], n, small=SMALL, finish=finish, drawing=drawing)
+    copier.submit(1, [[rows]], {**{name: [column] for name, column in small.items()}, DRAWN: [drawn]})
+    got = copier.take().fields
     assert got.keys() == {"image", "label", "index"}
     want = finished(Finisher(finish, LOOK, torch.device("cpu")), [rows], drawn)
     torch.testing.assert_close(got["image"].cpu(), want, rtol=1e-5, atol=1e-5)
     assert torch.equal(got["label"].cpu(), drawing.softened(small, drawn)["label"])
-    stage.close()
+    copier.close()
     pin.close()
 
 
