@@ -75,9 +75,8 @@ class Session:
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
         self._picked_up: list[Batch] = []
-        self._held: dict[
-            int, bool
-        ] = {}  # by start of each batch that was picked up, in stream order: whether it was given back
+        # by start of each batch that was picked up, in stream order: whether it was given back
+        self._held: dict[int, bool] = {}
         self._bad: dict[int, Bad] = {}
         self.released_upto = self._ahead.peek().start
 

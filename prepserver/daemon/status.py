@@ -139,7 +139,7 @@ def _job(attachment: Attachment, watch: Watch, now_s: float) -> dict[str, Any]:
         "sharing_factor": _sharing_factor(stream),
         "images_per_s": _rounded(watch.rates.per_s(("images", attachment.cursor))),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
-        "wait_fraction": 1.0 if cursor.waits else _fraction(watch.rates.per_s(("waited", attachment.cursor))),
+        "wait_fraction": 1.0 if cursor.asked_in_vain else _fraction(watch.rates.per_s(("waited", attachment.cursor))),
         "waits_for": waits_for(cursor, stream, coordinator),
         "copy_s": round(attachment.copy_ns / 1e9, 3),
         "own_s": round(attachment.own_ns / 1e9, 3),

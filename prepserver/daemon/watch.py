@@ -79,7 +79,7 @@ class Watch:
         """Notes what each waiting rank waits for; call it several times a second."""
         for number in self.attachments:
             cursor = self.coordinator.table.cursor(number)
-            if cursor.waits_now:
+            if cursor.has_released_all:
                 cause = waits_for(cursor, self.coordinator.table.stream_of(number), self.coordinator)
                 if cause is not None:
                     self._waits[number, cause] += 1
@@ -195,7 +195,7 @@ class Watch:
         number, per_s = attachment.cursor, self.rates.per_s
         stream, cursor = self.coordinator.table.stream_of(number), self.coordinator.table.cursor(number)
         span_s = self.rates.span_s(("images", number))
-        if cursor.waits:  # it has waited for some seconds, perhaps since it attached
+        if cursor.asked_in_vain:  # it has waited for some seconds, perhaps since it attached
             span_s = max(span_s, time.monotonic() - attachment.since_s)
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
@@ -208,9 +208,9 @@ class Watch:
             span_s=span_s,
             batches=cursor.batches,
             images_per_s=per_s(("images", number)) or 0.0,
-            waiting=1.0 if cursor.waits else min(1.0, waited / whole),
+            waiting=1.0 if cursor.asked_in_vain else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
-            in_epochs=1.0 if cursor.waits else min(1.0, whole),
+            in_epochs=1.0 if cursor.asked_in_vain else min(1.0, whole),
             waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
             workers=len(seats),
             workers_died=round((per_s(("died", 0), span_s) or 0.0) * min(span_s, self.rates.span_s(("died", 0)))),
@@ -267,16 +267,18 @@ def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str |
     they have not attached yet), ``stream ID`` (which is not yet where it will share it) or ``start`` (the stream is not
     yet at its start position).
     """
-    if not cursor.waits_now:
+    if not cursor.has_released_all:
         return None
     if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
         return f"stream {coordinator.waits_for[stream.id]}"
     # Between a rank's batches lie those of the others, which may be missing.
-    if cursor.need - stream.head > cursor.round_rows - cursor.line.full_epoch.batch_size:
+    if cursor.first_needed - stream.head > cursor.round_rows - cursor.line.full_epoch.batch_size:
         return "start"
     present = {c.job: c.id for c in stream.cursors.values() if c.present}
     for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
         if cursor in others:
             return f"job {present.get(slow.job, slow.id)}"
-    is_behind = any(c.job == cursor.job and c.need == stream.low and not c.waits_now for c in stream.cursors.values())
+    is_behind = any(
+        c.job == cursor.job and c.first_needed == stream.low and not c.has_released_all for c in stream.cursors.values()
+    )
     return "ranks" if is_behind and stream.limit - stream.head < coordinator.chunk_rows else "workers"

@@ -187,7 +187,7 @@ class Admission:
             raise Refusal("spec", text + advice, "rank")
         start = Start(job.epoch_start, job.position)
         line = line_of(attach, event.listing.samples, start, attach.rank, attach.rounds)
-        if line.peek().start < cursor.need:
+        if line.peek().start < cursor.first_needed:
             return False  # its rows are gone already
         cursor.line = line
         cursor.released = cursor.announced = line.peek().start

@@ -164,7 +164,7 @@ class Coordinator:
         cursor.note_release(event.wait_ns, event.batches)
         if event.upto <= cursor.released:
             return []  # out of date
-        before = cursor.need
+        before = cursor.first_needed
         cursor.released = event.upto
         if not stream.advanced(cursor, before):
             return []

@@ -39,7 +39,7 @@ EARLY_PATIENCE = 2.0
 
 
 @dataclass(slots=True)
-class Early:
+class StreamWait:
     """A stream that waits for another one."""
 
     stream: int
@@ -70,7 +70,7 @@ class Early:
         if self.seen is None or self.seen[0] != into.low:
             self.seen = into.low, now_s
         users = {stream.owner(c) for c in stream.cursors.values()}
-        strangers = any(c.need == into.low and into.owner(c) not in users for c in into.cursors.values())
+        strangers = any(c.first_needed == into.low and into.owner(c) not in users for c in into.cursors.values())
         return now_s - self.rests_s > self.patience_s or (strangers and now_s - self.seen[1] > STILL_S)
 
 
@@ -80,7 +80,7 @@ def allowance(n: int, round_rows: int) -> int:
     return rows if rows < n else 0
 
 
-def look(early: Early, stream: Stream, into: Stream | None) -> Joined | GoesAlone | Literal["near"] | None:
+def look(early: StreamWait, stream: Stream, into: Stream | None) -> Joined | GoesAlone | Literal["near"] | None:
     """Compares an early stream with `into`, for which it waits; None if they are far apart.
 
     If they are near, the early stream must start no more chunks, so that it has finished when the other one arrives.

@@ -140,8 +140,8 @@ class LagWatch:
                 last = before.get(cursor.id, _Wait(stream.id))
                 if last.stream != stream.id:
                     last = replace(last, stream=stream.id, here_s=0.0, ignored=0)
-                now = replace(last, here_s=last.here_s + passed_s, batches=cursor.batches, waits=cursor.waits)
-                if cursor.waits:
+                now = replace(last, here_s=last.here_s + passed_s, batches=cursor.batches, waits=cursor.asked_in_vain)
+                if cursor.asked_in_vain:
                     now.total_s += passed_s if last.waits else min(SYNC_AFTER_S, now.here_s)
                 now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
                 ignores = cursor.batches != last.batches and last.ignored < IGNORED_REPORTS
@@ -167,25 +167,25 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
         return []  # an early stream at its cap: no job fills the window
     cursors = list(stream.cursors.values())
     low = stream.low
-    first = next((c for c in cursors if c.need == low and c.present), None)
+    first = next((c for c in cursors if c.first_needed == low and c.present), None)
     incomplete = {c.job for c in cursors if not c.present}
     found: dict[int, tuple[Cursor, list[Cursor]]] = {}
     for slow in cursors:
-        if slow.need > low or slow.job in found:
+        if slow.first_needed > low or slow.job in found:
             continue
-        if slow.waits_now and slow.need == slow.released:
+        if slow.has_released_all and slow.first_needed == slow.released:
             continue  # it holds no row: something else fills the window, such as a worker that does not end
-        if slow.need < stream.lanes[slow.lane].start and not is_still:
+        if slow.first_needed < stream.lanes[slow.lane].start and not is_still:
             continue  # it joined with its ring and still reads the rows in it
         others = [
             c
             for c in cursors
             if c.present
             and c.job != slow.job
-            and c.need > low
+            and c.first_needed > low
             and c.next_stop > stream.head
             # a job that has not reached its start position does not count as waiting
-            and (c.need <= stream.head or is_still)
+            and (c.first_needed <= stream.head or is_still)
         ]
         if slow is not first or slow.job in incomplete:
             others = [c for c in others if stream.owner(c) != stream.owner(slow)]
@@ -211,5 +211,5 @@ def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
     return [
         c
         for c in stream.cursors.values()
-        if not c.present and c.job not in parting.jobs and c.lane in lanes and c.need < stream.head
+        if not c.present and c.job not in parting.jobs and c.lane in lanes and c.first_needed < stream.head
     ]

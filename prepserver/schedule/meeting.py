@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from prepserver.protocol.work import DropLane, DropStream
 from prepserver.schedule.actions import Action, GoesAlone, Joined
-from prepserver.schedule.early import Early, allowance, lanes_in, look
+from prepserver.schedule.early import StreamWait, allowance, lanes_in, look
 from prepserver.schedule.lag import STILL_S
 from prepserver.schedule.records import ROUNDS_NEEDED
 from prepserver.schedule.story import Story
@@ -29,7 +29,7 @@ class Meetings:
     def __init__(self, table: Table, story: Story) -> None:
         self._table = table
         self._story = story
-        self._early: dict[int, Early] = {}  # by stream
+        self._early: dict[int, StreamWait] = {}  # by stream
 
     @property
     def waits_for(self) -> dict[int, int]:
@@ -42,7 +42,7 @@ class Meetings:
         A round of batches of its job has `round_rows` rows. The job waits at the cap for at most `patience_s`.
         """
         stream.cap = stream.head + allowance(stream.n, round_rows)
-        self._early[stream.id] = Early(stream.id, into, stream.head + ROUNDS_NEEDED * round_rows, patience_s)
+        self._early[stream.id] = StreamWait(stream.id, into, stream.head + ROUNDS_NEEDED * round_rows, patience_s)
 
     def would_wait(self, stream: Stream, uid: int) -> bool:
         """Whether a stream would wait for a new one of this user that begins slightly behind it."""
@@ -70,7 +70,7 @@ class Meetings:
             waits_s = min(STILL_S, patience_s, *(jobs[c.job].attach.join_wait_s for c in stream.cursors.values()))
             if waits_s > 0:
                 stream.cap = stream.head  # it has more rows than the other one: all that it has given out
-                self._early[stream.id] = Early(stream.id, behind.id, stream.head, waits_s, holds=True)
+                self._early[stream.id] = StreamWait(stream.id, behind.id, stream.head, waits_s, holds=True)
 
     def share_wait(self, stream: Stream, patience_s: float) -> None:
         """Limits the wait of a stream, if it is an early one, to the patience of one more job."""

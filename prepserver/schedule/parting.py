@@ -94,7 +94,7 @@ class Partings:
         """
         # Chunks in flight above the watermark belong to the old stream: the new one makes their rows again.
         start = stream.watermark
-        begin = min([start, *(c.need for c in leaving if not c.present)])
+        begin = min([start, *(c.first_needed for c in leaving if not c.present)])
         stream.bad.rename({lane: [new[lane].id for new in (shared, own) if lane in new] for lane in stream.lanes})
         made_id = self._table.new_id()
         spec = replace(stream.spec, stream=made_id, quarantined=self._strikes.for_workers(stream.source))

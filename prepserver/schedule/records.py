@@ -73,7 +73,7 @@ class Cursor:
     lane: int  # the lane that it reads
     job: int  # its job
     line: BatchLine  # its batches; `line.peek()` is the next one to announce
-    prefetch: int  # rows that it wants ready beyond `need`
+    prefetch: int  # rows that it wants ready beyond `first_needed`
     released: int  # it needs no row below this position
     announced: int  # it was told that all rows below this position are ready
     present: bool = True  # False while its place is only reserved, until the rank attaches
@@ -82,7 +82,7 @@ class Cursor:
     batches: int = 0  # batches handed to the training loop, as the client reports them
     asked: int = -1  # `announced` at the client's last Sync; -1 if it has sent a Release since
     lag: str = "wait"  # see `prepserver.protocol.messages.Attach`
-    entered: int = 0  # where it moved last: its rows below this position are in rings that it had before
+    moved_at: int = 0  # where it moved last: its rows below this position are in rings that it had before
     moves: int = 0  # how often it has moved to another ring since it attached
     rank: int = 0  # its rank in the job
 
@@ -109,19 +109,19 @@ class Cursor:
         self.asked = self.announced
 
     @property
-    def waits(self) -> bool:
+    def asked_in_vain(self) -> bool:
         """Whether it certainly waits: it sent Sync, and nothing was announced to it since."""
         return self.asked == self.announced
 
     @property
-    def waits_now(self) -> bool:
+    def has_released_all(self) -> bool:
         """Whether it has released all announced rows, so that it waits for more or soon will."""
         return self.present and self.released >= self.announced
 
     @property
-    def need(self) -> int:
+    def first_needed(self) -> int:
         """First position that it needs of this stream."""
-        return max(self.released, self.entered)
+        return max(self.released, self.moved_at)
 
     @property
     def round_rows(self) -> int:

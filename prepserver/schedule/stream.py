@@ -74,10 +74,10 @@ class Stream:
         self._low = self._wanted = self._ready = None
 
     def advanced(self, cursor: Cursor, before: int) -> bool:
-        """Returns whether the window may have moved after `cursor` released rows; `before` was its `need`."""
+        """Returns whether the window may have moved after `cursor` released rows; `before` was its `first_needed`."""
         self._ready = None
-        if self._wanted is not None and cursor.need + cursor.prefetch > self._wanted:
-            self._wanted = cursor.need + cursor.prefetch
+        if self._wanted is not None and cursor.first_needed + cursor.prefetch > self._wanted:
+            self._wanted = cursor.first_needed + cursor.prefetch
         elif before > self.low:
             return False  # the cursor is neither the slowest nor the foremost
         if before == self._low:
@@ -90,14 +90,14 @@ class Stream:
         if not self.cursors:
             return self.head
         if self._low is None:
-            self._low = min(c.need for c in self.cursors.values())
+            self._low = min(c.first_needed for c in self.cursors.values())
         return self._low
 
     @property
     def wanted(self) -> int:
         """First position that no cursor wants to have ready yet."""
         if self._wanted is None:
-            self._wanted = max(c.need + c.prefetch for c in self.cursors.values())
+            self._wanted = max(c.first_needed + c.prefetch for c in self.cursors.values())
         return self._wanted
 
     @property

@@ -64,9 +64,9 @@ class Table:
     def move(cursor: Cursor, old: Lane, lane: Lane, start: int) -> Move:
         """Moves a rank to another lane from `start` on, or from the end of the rows that it brought to `old`."""
         # It reads rows that it brought from another stream where they are, even beyond this stream's head.
-        start = max(start, cursor.entered, old.start)
+        start = max(start, cursor.moved_at, old.start)
         cursor.lane = lane.id
-        cursor.entered = start
+        cursor.moved_at = start
         cursor.moves += cursor.present
         return Move(cursor.id, lane.id, start)
 

@@ -319,7 +319,7 @@ def test_a_job_that_leaves_all_unread_waits_and_hears_no_more() -> None:
     stream(s)
     cursor(s, 5)
     assert s.handle(RankAsks(5, reads=False), 0.0) == []
-    assert s.table.cursor(5).waits
+    assert s.table.cursor(5).asked_in_vain
 
 
 def test_a_bad_row_is_told_to_those_whose_lane_has_it() -> None:

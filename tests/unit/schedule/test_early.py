@@ -10,7 +10,7 @@ import pytest
 
 from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.schedule.actions import GoesAlone
-from prepserver.schedule.early import ALLOWANCE, Early, allowance, look
+from prepserver.schedule.early import ALLOWANCE, StreamWait, allowance, look
 from prepserver.schedule.join import Place
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
@@ -425,6 +425,6 @@ def standing(id: int, *, batch: int, rows: int) -> Stream:
 @pytest.mark.parametrize(("batches", "rows"), [((4, 16), (16, 64)), ((16, 4), (64, 16))])
 def test_a_ring_too_small_for_the_others_batches_stays_alone(batches: tuple[int, int], rows: tuple[int, int]) -> None:
     stream, into = (standing(k, batch=batches[k], rows=rows[k]) for k in range(2))
-    found = look(Early(0, 1, 0, 1.0), stream, into)
+    found = look(StreamWait(0, 1, 0, 1.0), stream, into)
     assert isinstance(found, GoesAlone)
     assert found.why.startswith("their rings are too small")
