@@ -48,7 +48,7 @@ def stub_of_sources() -> str:
         "",
         "def source_from_wire(wire: object) -> SourceSpec: ...",
         "def arrangement_of(wire: Mapping[str, object]) -> tuple[tuple[int, ...], bool]: ...",
-        "def place_of(wire: Mapping[str, object]) -> str: ...",
+        "def location_of(wire: Mapping[str, object]) -> str: ...",
         "",
         "__all__ = [",
         *(f'    "{name}",' for name in sorted(sources.SOURCES)),

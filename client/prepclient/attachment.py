@@ -199,7 +199,7 @@ class Attachment:
             self.feed = self._make_feed(start)
         except InvalidSpec as e:
             if e.field == "position" and self.listing is not None:  # the listing is another one, with fewer samples
-                raise self._changed(self.spec.source.place, f"{self.listing.samples} samples, and now {e}") from e
+                raise self._changed(self.spec.source.location, f"{self.listing.samples} samples, and now {e}") from e
             raise
         parts: list[Any] = [self.feed]
         self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
@@ -225,7 +225,7 @@ class Attachment:
         check_descriptors()
         free_closed_rings()
         service, map_rows = self.service, self._makers.map_rows()
-        with contextlib.closing(ScanProgress(self.spec.source.place)) as progress:
+        with contextlib.closing(ScanProgress(self.spec.source.location)) as progress:
             if service.inline:
                 return InlineFeed(self.spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
@@ -260,7 +260,7 @@ class Attachment:
 
     def _check_listing(self, now: Listing) -> None:
         """Raises `SourceChanged` if `start` is a position in another listing, whose samples it counts."""
-        was, place, start = self.listing, self.spec.source.place, self.start
+        was, place, start = self.listing, self.spec.source.location, self.start
         if was is not None and not was.agrees(now):
             numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
             if start.position is not None:

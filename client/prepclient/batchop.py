@@ -17,7 +17,7 @@ import torch
 
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
+from prepserver.pipeline.random_words import SampleKey, eight_words, op_key
 
 FIRST = 1 << 16
 """Place of the first op on a batch. It is beyond all ops of a pipeline, so the two draw different numbers."""
@@ -50,7 +50,7 @@ class RowDraws:
         return numbers
 
     def _of(self, keys: Sequence[SampleKey], view: int, block: int) -> Numbers:
-        place = place_of(self._place, view)
+        place = op_key(self._place, view)
         words = np.frombuffer(b"".join(eight_words(key, place, block) for key in keys), "<u8")
         numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as in `Draws.uniform` of a worker
         return numbers.reshape(len(keys), 8)

@@ -68,7 +68,7 @@ class InlineFeed(Feed):
                 raise InvalidSpec(str(e), "start") from e
         if start.epoch_start is not None and start.position is not None:
             try:
-                place = shard.place(start.epoch, start.epoch_start, start.position, index.n)
+                place = shard.from_all(start.epoch, start.epoch_start, start.position, index.n)
                 self.epoch_start, self.position = place
             except ValueError as e:
                 raise InvalidSpec(str(e), "num_shards") from e

@@ -61,7 +61,7 @@ class Spec:
     def digest(self) -> str:
         """Identifies the stream of rows: source, order, seed and pipeline, but not batches."""
         # The dataset's place does not count, so that a checkpoint works on another machine.
-        source = self.source.placeless()
+        source = self.source.without_paths()
         # If whole batches are shuffled, batch size and shards decide the order of samples.
         whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
         batches = f" batches of {whole}{f' in {shards} shards' if shards > 1 else ''}" if whole else ""

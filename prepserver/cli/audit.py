@@ -16,7 +16,7 @@ from prepserver.audit.training import Training, judged
 from prepserver.cli import exits
 from prepserver.cli.joblog import JobLog, open_log
 from prepserver.cli.table import print_json
-from prepserver.pipeline.sources import place_of, source_from_wire
+from prepserver.pipeline.sources import location_of, source_from_wire
 from prepserver.telemetry.logs import counted
 
 _NAMED, _NAMED_JSON = 20, 10_000
@@ -147,8 +147,8 @@ def _show(verdict: dict[str, Any]) -> None:
         part = f"{', '.join(shards)} of " if shards != ["all"] else ""
         lines.append(f"training {number} since {training['since']}: {_SAID[training['verdict']]}")
         lines.append(
-            f"  {part}{training['samples']} samples of {place_of(training['source'])}, shuffle {training['shuffle']}, "
-            f"seed {training['seed']}, {counted(training['world_size'], 'rank')}, "
+            f"  {part}{training['samples']} samples of {location_of(training['source'])}, "
+            f"shuffle {training['shuffle']}, seed {training['seed']}, {counted(training['world_size'], 'rank')}, "
             f"{counted(training['attachments'], 'attachment')}"
         )
         for epoch in training["epochs"]:

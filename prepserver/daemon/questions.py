@@ -189,7 +189,7 @@ class Questions:
         assert listing is not None
         peer.cursor = admit.cursor
         # ORDER: before the rows of a new job are made, so that its first epoch fills the cache.
-        self.caches.want(asked.cache, listing, source_from_wire(asked.source).place)
+        self.caches.want(asked.cache, listing, source_from_wire(asked.source).location)
         self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach)
         ring = self.rings.held[admit.lane]
         rows = rows_of(attach, asked.source, asked.pipeline.to_wire(), listing)

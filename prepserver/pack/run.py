@@ -87,7 +87,7 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
             f"the source's listing {error.path} is damaged: run the same command again to continue"
         ) from error
     except SampleError as error:  # while its label was read for the index: it has changed since it was packed
-        raise PackError(f"{spec.place}: {error.reason}") from error
+        raise PackError(f"{spec.location}: {error.reason}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PackError(
@@ -262,11 +262,11 @@ def _check(spec: SourceSpec, options: Options) -> None:
                 raise PackError(f"{path} is not on this machine: copy it here and pack the copy", usage=True)
     columns = _packed_columns(spec)
     if not columns:
-        raise PackError(f"{spec.place} has only labels, and nothing to pack", usage=True)
+        raise PackError(f"{spec.location} has only labels, and nothing to pack", usage=True)
     if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
         raise PackError(
-            f"{spec.place} has only numbers ({', '.join(spec.columns)}), which need no decoding: packing gains nothing "
-            "without images, masks or texts",
+            f"{spec.location} has only numbers ({', '.join(spec.columns)}), which need no decoding: packing gains "
+            "nothing without images, masks or texts",
             usage=True,
         )
     transcoder, (first, *more) = options.transcoder, columns
@@ -275,7 +275,7 @@ def _check(spec: SourceSpec, options: Options) -> None:
         option = "--side" if transcoder.side else "--max-side"
         raise PackError(f"{option} shrinks images but not {', '.join(spatial)}: leave out one of the two", usage=True)
     if transcoder.pixels and not isinstance(columns[first], Image):
-        raise PackError(f"--form pixels: {spec.place} has no images", usage=True)
+        raise PackError(f"--form pixels: {spec.location} has no images", usage=True)
 
 
 def _packed_columns(spec: SourceSpec) -> Columns:

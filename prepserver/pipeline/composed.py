@@ -84,9 +84,9 @@ class Composed(SourceSpec):
         return self.sources[0].columns
 
     @property
-    def place(self) -> str:
-        """Its name and the places of its sources."""
-        return short(f"{type(self).__name__}({', '.join(dict.fromkeys(each.place for each in self.sources))})")
+    def location(self) -> str:
+        """Its name and the locations of its sources."""
+        return short(f"{type(self).__name__}({', '.join(dict.fromkeys(each.location for each in self.sources))})")
 
     def turns(self, lengths: Sequence[int]) -> Pattern | Blocks:
         """Return how its sources, of these lengths, take turns; by default one after the other.
@@ -101,10 +101,10 @@ class Composed(SourceSpec):
         for each in self.sources:
             yield from each.parts()
 
-    def placeless(self) -> list[tuple[str, Any]]:
-        """As `SourceSpec.placeless`."""
-        own = [(name, value) for name, value in super().placeless() if name != "sources"]
-        return sorted([*own, ("sources", [each.placeless() for each in self.sources])])
+    def without_paths(self) -> list[tuple[str, Any]]:
+        """As `SourceSpec.without_paths`."""
+        own = [(name, value) for name, value in super().without_paths() if name != "sources"]
+        return sorted([*own, ("sources", [each.without_paths() for each in self.sources])])
 
     def with_code(self, codes: Codes) -> Self:
         """As `Spec.with_code`."""
@@ -145,7 +145,7 @@ def _check_columns(sources: tuple[SourceSpec, ...]) -> None:
         ]
         if different:
             reason = f"must have the same columns as sources[0]: {'; '.join(different)}"
-            raise SpecError(f"sources[{number}]", each.place, reason)
+            raise SpecError(f"sources[{number}]", each.location, reason)
 
 
 def _depth(source: SourceSpec) -> int:

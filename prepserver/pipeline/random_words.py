@@ -26,13 +26,13 @@ class SampleKey:
     index: int  # the sample's place in the source
 
 
-def place_of(place: int, view: int) -> int:
+def op_key(place: int, view: int) -> int:
     """Return a number that is unique to the op at `place` in a `view`."""
     return place | view << 32  # so the first view's numbers are those of a pipeline with one view
 
 
 def eight_words(key: SampleKey, place: int, block: int = 0) -> bytes:
-    """Return the eight 64-bit words, little-endian, of a `block` of `Draws`; `place` is from `place_of`."""
+    """Return the eight 64-bit words, little-endian, of a `block` of `Draws`; `place` is from `op_key`."""
     hashed = _UNKEYED.copy()  # half the time of making one with its parameters
     hashed.update(_MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, place, block))
     return hashed.digest()

@@ -43,7 +43,7 @@ class Shard:
         pass_, place = divmod(position, self.positions(n))
         return pass_ * n + place * self.count
 
-    def place(self, epoch: int, epoch_start: int, position: int, n: int) -> tuple[int, int]:
+    def from_all(self, epoch: int, epoch_start: int, position: int, n: int) -> tuple[int, int]:
         """Convert (epoch_start, position) among all samples, in epoch number `epoch`, to those of each shard.
 
         Raises:

@@ -19,7 +19,7 @@ from prepserver.pipeline.urls import canonical, is_url, split
 MAX_PATHS = 64
 """Limit on a list of paths; a spec travels in messages."""
 
-_PLACE_CHARS = 200
+_LOCATION_CHARS = 200
 
 
 class PathLike(Protocol):
@@ -44,7 +44,7 @@ class SourceSpec(Spec):
         return self.declared or images(mask=bool(getattr(self, "masks", None)))
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the dataset is, to show to users; its class's name if it has no path."""
         named = paths_of(getattr(self, self.paths[0])) if self.paths else [type(self).__name__]
         return f"{named[0]}{f' and {len(named) - 1} more' * (len(named) > 1)}"
@@ -81,7 +81,7 @@ class SourceSpec(Spec):
         """Yield this source and, at any depth, those that it is composed of."""
         yield self
 
-    def placeless(self) -> list[tuple[str, Any]]:
+    def without_paths(self) -> list[tuple[str, Any]]:
         """Return the wire form without paths, sorted: equal for copies of a dataset in different places."""
         return sorted((name, value) for name, value in self.to_wire().items() if name not in self.paths)
 
@@ -91,9 +91,9 @@ class SourceSpec(Spec):
         return digest_of(self.to_wire())
 
 
-def short(place: str) -> str:
-    """Return a place to show to users, cut if it is long."""
-    return place if len(place) <= _PLACE_CHARS else place[: _PLACE_CHARS - 3] + "..."
+def short(location: str) -> str:
+    """Return a location to show to users, cut if it is long."""
+    return location if len(location) <= _LOCATION_CHARS else location[: _LOCATION_CHARS - 3] + "..."
 
 
 def absolute_all(field: str, value: object) -> tuple[str, ...]:

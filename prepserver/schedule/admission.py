@@ -31,7 +31,7 @@ from prepserver.schedule.asked import (
 )
 from prepserver.schedule.early import EARLY_PATIENCE
 from prepserver.schedule.events import RankAttaches, RingMade
-from prepserver.schedule.join import Place, Request, place
+from prepserver.schedule.join import Place, Request, choose_place
 from prepserver.schedule.meeting import Meetings
 from prepserver.schedule.parting import Answer, Partings, Steps
 from prepserver.schedule.records import Cursor, Job, Lane
@@ -203,11 +203,11 @@ class Admission:
         attach = event.asked.attach
         alike = attach.job, attach.world_size, attach.source, keys.lane
         for job in self._table.jobs.values():
-            other, place = job.attach, job.cursors.get(attach.rank)
-            if (other.job, other.world_size, other.source, job.run[0]) != alike or place is None:
+            other, cursor = job.attach, job.cursors.get(attach.rank)
+            if (other.job, other.world_size, other.source, job.run[0]) != alike or cursor is None:
                 continue
             unequal = [name for name in _EQUAL if getattr(attach, name) != getattr(other, name)]
-            if unequal and not self._table.cursor(place).present:
+            if unequal and not self._table.cursor(cursor).present:
                 text = ", ".join(f"{_EQUAL[name]} = {getattr(attach, name)!r}" for name in unequal)
                 there = ", ".join(repr(getattr(other, name)) for name in unequal)
                 raise Refusal(
@@ -308,7 +308,7 @@ class Admission:
 
     def _place(self, request: Request, event: RankAttaches) -> Place:
         meetings, streams = self._meetings, self._table.streams.values()
-        return place(
+        return choose_place(
             request, streams, event.rows_per_s, meetings.waits_for, lambda each: meetings.would_wait(each, event.uid)
         )
 

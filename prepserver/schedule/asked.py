@@ -145,7 +145,7 @@ def given_place(attach: Attach, samples: int) -> Start | None:
     if attach.position is None or attach.epoch_start is None:
         return None
     try:
-        return Start(*shard_of(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
+        return Start(*shard_of(attach).from_all(attach.epoch, attach.epoch_start, attach.position, samples))
     except ValueError as e:
         raise Refusal("spec", str(e), "num_shards") from e
 

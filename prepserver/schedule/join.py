@@ -42,7 +42,7 @@ class Place:
     ahead: int | None = None  # the stream that will wait for its new stream, which begins slightly behind it
 
 
-def place(
+def choose_place(
     request: Request, streams: Iterable[Stream], rows_per_s: float, waits_for: Mapping[int, int] = MappingProxyType({}),
     would_wait: Callable[[Stream], bool] = lambda _: False,
 ) -> Place:  # fmt: skip

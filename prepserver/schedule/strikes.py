@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from prepserver.pipeline.sources import place_of
+from prepserver.pipeline.sources import location_of
 from prepserver.schedule.actions import Action, QuarantineSample
 from prepserver.schedule.records import Chunk, Suspect
 from prepserver.schedule.stream import Stream
@@ -99,4 +99,4 @@ class Strikes:
         lanes = [(s.id, lane) for s in streams for lane in s.lanes.values() if lane.key[0] == pipeline]
         places = tuple((s, lane.id) for s, lane in lanes) if pipeline else tuple((s.id, None) for s in streams)
         ops = ", ".join(op.get("name", op["op"]) for op in lanes[0][1].pipeline) if lanes else ""
-        return QuarantineSample(source, index, pipeline, places, why, ops, place_of(streams[0].spec.source))
+        return QuarantineSample(source, index, pipeline, places, why, ops, location_of(streams[0].spec.source))

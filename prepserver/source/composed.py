@@ -111,7 +111,7 @@ class ComposedReader(Reader):
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
         sections = self._sections(opened, progress)
         numbered = [each.is_numbered for each in opened]
-        places = [each.place for each in self.spec.sources]
+        places = [each.location for each in self.spec.sources]
         names, tables = unified(places, [each.classes() for each in opened], numbered)
         content = [each.content_digest for each in listed]
         numbers = [each.num_classes for each, table in zip(listed, tables, strict=True) if table is None]
@@ -122,7 +122,7 @@ class ComposedReader(Reader):
             "tables": tables,
             "is_numbered": any(numbered),
             "num_classes": max(len(names), *numbers, 0),
-            "content_digest": _digest(_VERSION, self.spec.placeless(), content, _sha256(*sections.values())),
+            "content_digest": _digest(_VERSION, self.spec.without_paths(), content, _sha256(*sections.values())),
         }, sections
 
     def _sections(self, opened: Sequence[Source], progress: Progress) -> dict[str, memoryview]:
@@ -189,7 +189,7 @@ class ComposedSource(Source):
         self.computes = any(each.computes for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
-        self._suffixes = [f" in {each.place}" for each in spec.sources]
+        self._suffixes = [f" in {each.location}" for each in spec.sources]
 
     def __len__(self) -> int:
         return self._count

@@ -135,7 +135,7 @@ class LinesReader(FilesReader[Lines]):
     def table(self, paths: list[str], files: list[Lines]) -> tuple[dict[str, Any], Sections]:
         counts = [len(each.begins) for each in files]
         if not sum(counts):
-            raise SourceError(f"{self.spec.place} holds no lines")
+            raise SourceError(f"{self.spec.location} holds no lines")
         begins = np.empty(sum(counts) + 1, np.uint64)
         at, offset = 0, 0
         for each in files:

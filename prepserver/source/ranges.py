@@ -217,5 +217,5 @@ class RangesReader(FilesReader[Listed]):
                 column.extend(found)
         if not any(offset != MISSING for each in files for offsets, _ in each.places for offset in offsets):
             wanted = " or ".join(f"{column} = {name!r}" for column, name in self.columns.items())
-            raise SourceError(f"{self.spec.place} holds no samples with {wanted}")
+            raise SourceError(f"{self.spec.location} holds no samples with {wanted}")
         return table.contents(self.classes(), more=more)

@@ -179,7 +179,7 @@ class ScanningReader(Reader):
 def check_count(spec: SourceSpec, n: int) -> None:
     """Raise `SourceError` if a source has too few samples, or too many."""
     if not 1 <= n <= MAX_SAMPLES:
-        raise SourceError(f"{spec.place} has {n} samples; there must be 1 to {MAX_SAMPLES}")
+        raise SourceError(f"{spec.location} has {n} samples; there must be 1 to {MAX_SAMPLES}")
 
 
 def _version(meta: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
+from prepserver.pipeline.random_words import SampleKey, eight_words, op_key
 from prepserver.pipeline.record import Columns
 from prepserver.transform.moves import Move
 
@@ -81,7 +81,7 @@ class Draws:
 
     def __init__(self, key: SampleKey, place: int, view: int = 0) -> None:
         self._key = key
-        self._place, self.view = place_of(place, view), view
+        self._place, self.view = op_key(place, view), view
         self._block = 0
         self._words: list[int] = []
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
+from prepserver.pipeline.random_words import SampleKey, eight_words, op_key
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
 from prepserver.transform.moves import COLUMNS, Mirror, Move, Scale
@@ -53,7 +53,7 @@ class WholeCrop:
         self._flips = None if flip is None else flip[0].p
         self._flip = FIRST if flip is None else flip[1]
         self._view = view
-        self._place = place_of(FIRST, view)
+        self._place = op_key(FIRST, view)
         before: list[Move] = [Scale(*crop.size), *(stage.change for stage in boxes if stage.place < self._flip)]
         after: list[Move] = [stage.change for stage in boxes if stage.place > self._flip]
         self._moves = (*before, *after), (*before, Mirror(COLUMNS), *after)

@@ -68,7 +68,7 @@ def advice(measured: Measured, chosen: Point, job: Job) -> Iterator[str]:
         yield f"In the script: PrepClient(..., {', '.join(arguments)})"
     if chosen.packed:
         place = (
-            shlex.quote(printable(job.source.place)) if job.source.place else "SOURCE"
+            shlex.quote(printable(job.source.location)) if job.source.location else "SOURCE"
         )  # perhaps from another user's job
         yield f'Once: prepserver pack {place} OUT, then use Packed("OUT") in the script'
     rate, wanted = rates[chosen], job.wanted_per_s

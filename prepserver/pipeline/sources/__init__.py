@@ -42,9 +42,9 @@ def arrangement_of(wire: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
         return (), False
 
 
-def place_of(wire: Mapping[str, object]) -> str:
-    """Return the `SourceSpec.place` of the source that a map describes; its kind if another release wrote the map."""
+def location_of(wire: Mapping[str, object]) -> str:
+    """Return the `location` of the source that a map describes; its kind if another release wrote the map."""
     try:
-        return source_from_wire(wire).place
+        return source_from_wire(wire).location
     except SpecError:
         return str(wire.get("source", ""))

@@ -58,7 +58,7 @@ class Arrays(SourceSpec):
         self.declared = declared.declared_columns({name: kinds[name] for name in where})
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return ", ".join(dict.fromkeys(self.files.values()))
 
     def named_paths(self) -> list[tuple[str, str]]:

@@ -32,4 +32,4 @@ class Filter(Composed):
             reason = (
                 f"has no class number for a sample to choose by, only {', '.join(self.columns)}: use Subset(file=...)"
             )
-            raise SpecError("source", self.sources[0].place, reason)
+            raise SpecError("source", self.sources[0].location, reason)

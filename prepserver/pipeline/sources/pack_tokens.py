@@ -74,6 +74,6 @@ class PackTokens(Composed):
         """As `SourceSpec.named_paths`."""
         return [("tokenize", self.tokenize.path)]
 
-    def placeless(self) -> list[tuple[str, Any]]:
+    def without_paths(self) -> list[tuple[str, Any]]:
         own = {name: value for name, value in self.tokenize.to_wire().items() if name != "path"}
-        return [(name, own if name == "tokenize" else value) for name, value in super().placeless()]
+        return [(name, own if name == "tokenize" else value) for name, value in super().without_paths()]

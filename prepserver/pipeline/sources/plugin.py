@@ -35,6 +35,6 @@ class Plugin(PluginSpec, SourceSpec):
         self.declared = declared.declared_columns(columns)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Its name and parameters."""
         return short(f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.params.items())})")

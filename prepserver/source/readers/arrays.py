@@ -173,10 +173,10 @@ class ArraysReader(ScanningReader):
             columns.append(column.__dict__)
         lengths = {each["name"]: each["shape"][0] for each in columns}
         if not any(lengths.values()):
-            raise SourceError(f"{self.spec.place} has no samples")
+            raise SourceError(f"{self.spec.location} has no samples")
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise SourceError(f"{self.spec.place}: columns must have the same number of samples: {shown}")
+            raise SourceError(f"{self.spec.location}: columns must have the same number of samples: {shown}")
         # The digest of the content covers only pieces of it.
         state = digest_of([[opened[path].size for path in files], [opened[path].version for path in files]])
         meta = {

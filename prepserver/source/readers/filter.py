@@ -27,14 +27,14 @@ class FilterReader(PickingReader):
             try:
                 labels = source.labels(start, stop)
             except SampleError as error:
-                raise SourceError(f"cannot read the labels of {self.spec.place}: {error.reason}") from error
+                raise SourceError(f"cannot read the labels of {self.spec.location}: {error.reason}") from error
             found.append(np.flatnonzero(np.isin(labels, numbers)) + start)
             progress.found(stop)
         picked = np.concatenate(found)
         if not len(picked):
             wanted = ", ".join(map(repr, self.spec.labels))
             shown = wanted if len(wanted) <= 100 else wanted[:97] + "..."
-            raise SourceError(f"{self.spec.place} has no samples with the labels {shown}")
+            raise SourceError(f"{self.spec.location} has no samples with the labels {shown}")
         return picked
 
     def _numbers(self, source: Source) -> list[int]:
@@ -47,5 +47,5 @@ class FilterReader(PickingReader):
                 numbers.append(names.index(label))
             else:
                 known = printable(", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "none"
-                raise SourceError(f"{self.spec.place} has no class {label!r}; its classes: {known}")
+                raise SourceError(f"{self.spec.location} has no class {label!r}; its classes: {known}")
         return numbers

@@ -61,7 +61,7 @@ class PackTokensReader(ComposedReader):
             pieces.append(np.array([piece[:3] for row in rows for piece in row], _PIECE))
         begins = np.cumsum(np.concatenate(sizes))
         if not begins[-1]:
-            raise SourceError(f"{self.spec.sources[0].place} has no tokens: all of its texts are empty")
+            raise SourceError(f"{self.spec.sources[0].location} has no tokens: all of its texts are empty")
         return {
             # Stored beside the plan, because another tokenizer may cut the texts alike.
             "tokenizer": memoryview(digest.digest()),

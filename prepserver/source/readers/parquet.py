@@ -257,12 +257,12 @@ class ParquetReader(FilesReader[Groups]):
         rows = np.array([rows for each in files for rows in each.rows], np.uint64)
         nbytes = [count for each in files for count in each.nbytes]
         if not rows.sum():
-            raise SourceError(f"{self.spec.place} holds no rows")
+            raise SourceError(f"{self.spec.location} holds no rows")
         if sum(nbytes) > KEPT_BYTES and max(nbytes) > KEPT_BYTES // 64:
             log.warning(
                 "%s has row groups of up to %d MiB, together %d MiB, of which a worker keeps %d MiB decoded: in a "
                 "shuffled order most samples decode a whole group. To be faster, %s",
-                self.spec.place, max(nbytes) >> 20, sum(nbytes) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
+                self.spec.location, max(nbytes) >> 20, sum(nbytes) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
             )  # fmt: skip
         content = [[os.path.basename(path), each.rows, each.nbytes] for path, each in zip(paths, files, strict=True)]
         classes = files[0].classes

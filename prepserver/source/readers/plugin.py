@@ -45,7 +45,7 @@ class PluginReader(ScanningReader):
 
     @property
     def _what(self) -> str:
-        return f"source plug-in {self.spec.place}"
+        return f"source plug-in {self.spec.location}"
 
     def _made(self) -> tuple[Any, int]:
         try:

@@ -20,7 +20,7 @@ class SplitReader(PickingReader):
     def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
         n, k, fold = len(source), self.spec.k, self.spec.fold
         if n < k:
-            raise SourceError(f"{self.spec.place} has {n} samples, too few for k = {k}")
+            raise SourceError(f"{self.spec.location} has {n} samples, too few for k = {k}")
         is_in = np.zeros(n, bool)
         is_in[drawn(n, self.spec.seed)[fold * n // k : (fold + 1) * n // k]] = True
         return np.flatnonzero(~is_in if self.spec.train else is_in)

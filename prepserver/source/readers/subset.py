@@ -28,7 +28,7 @@ class SubsetReader(PickingReader):
         if len(outside):
             index = indices[outside[0]]
             raise SourceError(
-                f"{self.spec.place}: index {index}, at place {outside[0]} of {len(indices)}, is not in 0 to {n - 1}"
+                f"{self.spec.location}: index {index}, at place {outside[0]} of {len(indices)}, is not in 0 to {n - 1}"
             )
         return indices
 

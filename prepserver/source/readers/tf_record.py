@@ -150,12 +150,12 @@ class TFRecordReader(LinesReader):
 
     def table(self, paths: list[str], files: list[Lines]) -> tuple[dict[str, Any], Sections]:
         if not any(len(each.begins) for each in files):
-            raise SourceError(f"{self.spec.place} holds no records")
+            raise SourceError(f"{self.spec.location} holds no records")
         if compressed := sum(1 for each in files if each.points):
             log.warning(
                 "%s has %d compressed files: in a shuffled order most samples unpack a MiB. To be faster, keep a cache "
                 "(cache='encoded'), shuffle whole batches (order='batch-shuffle-repeat'), or unpack them, gzip -d",
-                self.spec.place, compressed,
+                self.spec.location, compressed,
             )  # fmt: skip
         return super().table(paths, files)
 

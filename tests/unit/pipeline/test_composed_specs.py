@@ -61,9 +61,9 @@ def test_a_composition_survives_the_wire(spec: SourceSpec) -> None:
 def test_the_wire_form_holds_those_of_the_sources() -> None:
     assert Take(A, 5).to_wire() == {"source": "Take", "sources": [A.to_wire()], "n": 5}
     assert Subset(B, [3]).to_wire() == {"source": "Subset", "sources": [B.to_wire()], "indices": [3], "seed": 0}
-    assert Take(Concat([A, A, B]), 5).place == "Take(Concat(/data/a, /data/b.txt))"
-    assert len(Take(FileList("/" + "x" * 300), 1).place) == 200
-    assert [part.place for part in Take(Concat([A, B]), 1).parts()][2:] == ["/data/a", "/data/b.txt"]
+    assert Take(Concat([A, A, B]), 5).location == "Take(Concat(/data/a, /data/b.txt))"
+    assert len(Take(FileList("/" + "x" * 300), 1).location) == 200
+    assert [part.location for part in Take(Concat([A, B]), 1).parts()][2:] == ["/data/a", "/data/b.txt"]
 
 
 def test_what_is_equal_is_equal_data() -> None:
@@ -84,9 +84,9 @@ def test_only_a_mix_has_a_pattern_which_is_spread() -> None:
 
 def test_copies_of_a_composition_are_equal_but_for_paths() -> None:
     here, there = (Concat([ImageFolder(f"/{at}/a"), Subset(A, file=f"/{at}/i.npy")]) for at in ("here", "there"))
-    assert here.placeless() == there.placeless()
+    assert here.without_paths() == there.without_paths()
     assert here.digest != there.digest
-    assert Concat([Take(A, 1)]).placeless() != Concat([Take(A, 2)]).placeless()
+    assert Concat([Take(A, 1)]).without_paths() != Concat([Take(A, 2)]).without_paths()
 
 
 def test_the_code_of_plugins_is_named_at_any_depth() -> None:

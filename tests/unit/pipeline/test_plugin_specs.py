@@ -48,11 +48,11 @@ def test_specs_survive_the_wire_with_parameters_in_order() -> None:
     assert source_from_wire(source.to_wire()) == source
     assert list(source.params) == ["fast", "n", "sizes", "split"]
     assert source.params["sizes"] == [1, [2.5, None]]
-    assert source.place == "mine(fast=True, n=3, sizes=[1, [2.5, None]], split='train')"
+    assert source.location == "mine(fast=True, n=3, sizes=[1, [2.5, None]], split='train')"
     assert (
         source.digest == Plugin("mine", columns=COLUMNS, n=3, fast=True, sizes=[1, [2.5, None]], split="train").digest
     )
-    assert len(Plugin("mine", text="x" * 1000).place) == 200
+    assert len(Plugin("mine", text="x" * 1000).location) == 200
     pipeline = Pipeline.from_ops([PluginOp("blur", sigma=2.0), *LEFT_OUT], columns=source.columns)
     assert Pipeline.from_wire(pipeline.to_wire(), source.columns) == pipeline
     assert [(field.name, field.shape, field.dtype) for field in pipeline.fields] == [

@@ -28,7 +28,7 @@ def test_where_shards_stand_can_be_told_in_all_samples_and_back(
     position = data.draw(st.integers(epoch * m, epoch * m + m - 1))
     of_all = shard.to_all(position, n)
     assert shard.to_all(epoch * m, n) == epoch * n
-    assert shard.place(epoch, epoch * n, of_all, n) == (epoch * m, position)
+    assert shard.from_all(epoch, epoch * n, of_all, n) == (epoch * m, position)
 
 
 @given(st.integers(1, 200), COUNTS, COUNTS, st.integers(0, 5), st.data())
@@ -39,16 +39,16 @@ def test_other_shards_go_on_only_where_they_divide_what_is_taken(
     taken = place * count
     if taken % other:
         with pytest.raises(ValueError, match=f"{taken} samples of the epoch were taken"):
-            Shard(other).place(epoch, epoch * n, epoch * n + taken, n)
+            Shard(other).from_all(epoch, epoch * n, epoch * n + taken, n)
     else:
-        _, own = Shard(other).place(epoch, epoch * n, epoch * n + taken, n)
+        _, own = Shard(other).from_all(epoch, epoch * n, epoch * n + taken, n)
         assert Shard(other).to_all(own, n) == epoch * n + taken
 
 
 def test_any_number_of_shards_may_begin_an_epoch_at_its_start() -> None:
     """It does not matter where the epoch began."""
-    assert Shard(3).place(5, 1234, 1234, 100) == (5 * 34, 5 * 34)
-    assert WHOLE.place(5, 1234, 1240, 100) == (1234, 1240)
+    assert Shard(3).from_all(5, 1234, 1234, 100) == (5 * 34, 5 * 34)
+    assert WHOLE.from_all(5, 1234, 1240, 100) == (1234, 1240)
 
 
 @given(st.integers(1, 200), COUNTS, st.integers(0, 5), st.integers(0, 5))
@@ -57,12 +57,12 @@ def test_a_shard_back_at_the_start_of_an_epoch_stays_in_its_pass(n: int, count: 
     shard = Shard(count)
     own = pass_ * shard.positions(n)
     of_all = shard.to_all(own, n)
-    assert shard.place(epoch, of_all, of_all, n) == (own, own)
+    assert shard.from_all(epoch, of_all, of_all, n) == (own, own)
 
 
 def test_an_epoch_that_began_inside_a_pass_refuses_shards() -> None:
     with pytest.raises(ValueError, match="began 34 samples after a pass"):
-        Shard(2).place(5, 1234, 1240, 100)
+        Shard(2).from_all(5, 1234, 1240, 100)
 
 
 @pytest.mark.parametrize(("count", "index", "name"), [(0, 0, "num_shards"), (2, 2, "shard_index"), (2, -1, "shard_i")])

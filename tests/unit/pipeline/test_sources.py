@@ -19,7 +19,7 @@ from prepserver.pipeline.sources import (
     SourceSpec,
     SyntheticImages,
     Tar,
-    place_of,
+    location_of,
     source_from_wire,
 )
 
@@ -49,8 +49,8 @@ def test_the_wire_form_is_a_map_of_the_parameters() -> None:
 
 
 def test_a_spec_says_where_its_source_lies() -> None:
-    assert [place_of(spec.to_wire()) for spec in SPECS[:3]] == ["/data/train", "/data/train.csv", "SyntheticImages"]
-    assert place_of({"source": "OfAnotherRelease", "where": "/data"}) == "OfAnotherRelease"
+    assert [location_of(spec.to_wire()) for spec in SPECS[:3]] == ["/data/train", "/data/train.csv", "SyntheticImages"]
+    assert location_of({"source": "OfAnotherRelease", "where": "/data"}) == "OfAnotherRelease"
 
 
 def test_a_list_of_shards_is_refused_with_the_way_out() -> None:
@@ -173,7 +173,7 @@ def test_whatever_arrives_becomes_a_spec_or_a_spec_error(kind: dict[str, Any], r
 
 
 def test_a_source_says_where_it_is() -> None:
-    assert [spec.place for spec in SPECS] == [
+    assert [spec.location for spec in SPECS] == [
         "/data/train", "/data/train.csv", "SyntheticImages", "SyntheticImages", "/data/packed", "/data/{0..9}.tar",
     ]  # fmt: skip
 

@@ -38,10 +38,10 @@ def test_names_that_are_the_columns_own_are_left_out() -> None:
 
 
 def test_a_place_is_the_first_path_and_how_many_there_are_more() -> None:
-    assert TextLines("/a/*").place == "/a/*"
+    assert TextLines("/a/*").location == "/a/*"
     assert TextLines("/a/*").columns == {"text": Text()}
-    assert TextLines(["/a", "/b", "/c"]).place == "/a and 2 more"
-    assert Csv("/a", {"x": Text()}, root="/b").place == "/a"
+    assert TextLines(["/a", "/b", "/c"]).location == "/a and 2 more"
+    assert Csv("/a", {"x": Text()}, root="/b").location == "/a"
 
 
 @pytest.mark.parametrize(

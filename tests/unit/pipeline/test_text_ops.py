@@ -111,6 +111,6 @@ def test_packed_rows_have_the_columns_that_were_asked_for() -> None:
     assert PackTokens(LINES, packed.tokenize.to_wire(), 8).tokenize == packed.tokenize  # type: ignore[arg-type]
     assert ("tokenize", "/a") in packed.named_paths()
     moved = PackTokens(LINES, Tokenize("/b"), 8, beside=["labels", "positions"])
-    assert packed.placeless() == moved.placeless()
+    assert packed.without_paths() == moved.without_paths()
     assert packed.digest != moved.digest
     assert BucketByLength(LINES).columns == LINES.columns

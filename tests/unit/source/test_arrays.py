@@ -126,7 +126,7 @@ def test_pixels_may_be_declared_an_image(tmp_path: Path) -> None:
 def test_a_spec_that_declares_all_travels_and_opens_nothing(tmp_path: Path) -> None:
     spec = Arrays(x="/nowhere/x.npy", columns={"x": kinds.Array((2,), "int8")})
     assert source_from_wire(spec.to_wire()) == spec
-    assert spec.place == "/nowhere/x.npy"
+    assert spec.location == "/nowhere/x.npy"
     assert Arrays("/nowhere/x.npy", columns=spec.columns) == spec
     with pytest.raises(SourceError, match=r"the file /nowhere/x.npy does not exist"):
         build_index(spec, tmp_path / "cache")

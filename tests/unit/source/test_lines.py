@@ -123,7 +123,7 @@ def test_patterns_name_files_in_order(tmp_path: Path) -> None:
     (tmp_path / "b" / "folder").mkdir()
     spec = TextLines([tmp_path / "b" / "*", f"{tmp_path}/{{c,a}}/[0-9]"])
     assert [record["text"] for record in records(spec, tmp_path)] == ["b/10", "b/2", "c/9", "a/1"]
-    assert spec.place == f"{tmp_path}/b/* and 1 more"
+    assert spec.location == f"{tmp_path}/b/* and 1 more"
     for path, said in (
         (tmp_path / "b" / "x*", "no file matches"),
         (tmp_path / "none" / "*", "no file matches"),
