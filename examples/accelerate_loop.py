@@ -23,8 +23,9 @@ def main() -> None:
         SyntheticImages(120, size=64), [RandomResizedCrop(32)], batch_size=16, shuffle=True, drop_last=True,
         device=accelerator.device, normalize=((0.5,) * 3, (0.25,) * 3), job="accelerate", workers=2,
     )  # fmt: skip
+    accelerator.register_for_checkpointing(train)  # `save_state` and `load_state` keep its place
     with train:
-        for epoch in range(2):
+        for epoch in range(train.epoch, 2):
             for images, labels in train:
                 loss = nn.functional.cross_entropy(model(images), labels)
                 accelerator.backward(loss)

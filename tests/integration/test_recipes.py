@@ -32,7 +32,7 @@ OTHERS = {
     "jax_loop": ("jax", r"epoch 1: \(32, 64, 64, 3\) on \S+, loss 6\.\d"),
     "lightning_trainer": ("lightning", "epoch 2: 14 steps, 2 epochs read"),
     "accelerate_loop": ("accelerate", r"epoch 1: 7 batches, loss \d"),
-    "hf_trainer": ("transformers", r"14 steps, loss \d"),
+    "hf_trainer": ("transformers", r"14 steps, 14 batches(.|\n)*14 steps, 18 batches read"),
 }
 
 

@@ -48,10 +48,12 @@ def test_all_time_is_counted_once() -> None:
         assert stats["verdict"]["kind"] == "not enough data"
 
 
+@pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_of_a_job_logs_the_verdict(
-    rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rank: int, counts: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also in a loop that counts batches, as Lightning's and the Trainer's of transformers: it never asks for more."""
     monkeypatch.setattr("prepclient.loop._JUDGE_AFTER_NS", 0)
     verdict = {
         "kind": "data-bound", "causes": ["read"], "verdict": "data-bound (read)", "why": "slow", "next": "pack",
@@ -60,7 +62,9 @@ def test_one_rank_of_a_job_logs_the_verdict(
     monkeypatch.setattr(InlineFeed, "about_job", lambda *_: {"verdict": verdict})
     with caplog.at_level("INFO", "prepclient"), inline(job="a", sharding=Sharding(rank=rank, world_size=2)) as train:
         for _ in range(2):
-            list(train)
+            batches = iter(train)
+            taken = [next(batches) for _ in range(len(train))] if counts else list(batches)
+            assert taken
     said = [record.getMessage() for record in caplog.records if "Verdict" in record.getMessage()]
     assert said == ["Verdict: data-bound (read). Why: slow. Next: pack"] * (rank == 0)
 
