@@ -81,10 +81,10 @@ class InlineMaker:
             codes[FILE, path] = digest
         source, pipeline = source.with_code(codes), pipeline.with_code(codes)
         self.code = pipeline.code
-        self.index = build_index(source, _listings(), on_scanning)
-        self.order = make_order(shuffle, self.index.n, seed, shard, batch_rows, *source.arrangement)
+        self.listing = build_index(source, _listings(), on_scanning)
+        self.order = make_order(shuffle, self.listing.samples, seed, shard, batch_rows, *source.arrangement)
         with _discarding():
-            self._stream = Stream(open_source(source, self.index.path), self.order, seed)
+            self._stream = Stream(open_source(source, self.listing.path), self.order, seed)
         self._pipeline = pipeline
 
     @staticmethod

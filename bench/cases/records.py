@@ -230,8 +230,8 @@ def _tars(run: Run, count: int) -> Figures:
         begun_s = time.monotonic()
         source = open_source(spec, info.path)
         opened_s.append(time.monotonic() - begun_s)
-        source.read(info.n // 2)
-    return {"samples": info.n, "bytes": info.path.stat().st_size, "listed_s": listed_s, "opened_s": opened_s}
+        source.read(info.samples // 2)
+    return {"samples": info.samples, "bytes": info.path.stat().st_size, "listed_s": listed_s, "opened_s": opened_s}
 
 
 def measure(run: Run) -> Figures:

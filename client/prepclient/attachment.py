@@ -13,13 +13,13 @@ from typing import Any
 from prepclient.batch_makers import BatchMakers
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
-from prepclient.feed import Feed, Listing, Service, Start, free_closed_rings
+from prepclient.feed import Feed, ListingIdentity, ResumePoint, Service, free_closed_rings
 from prepclient.forks import check_copies, check_process, is_forked
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir, listens, places
 from prepclient.private import private_daemon, running_daemon
 from prepclient.progress import ScanProgress
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 from prepclient.served import ServedFeed
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
@@ -45,10 +45,10 @@ class Attachment:
         self.session: Session | None = None  # None while not attached
         self.feed: Feed | None = None  # None while not attached
         self._maker: BatchMaker | None = None
-        self.start = Start()  # where the next attachment begins
+        self.start = ResumePoint()  # where the next attachment begins
         self._goes_on_at = -1  # how many batches were handed out when `goes_on` was set
         self.began: int | None = None  # ``start`` of `PrepClient.stats`
-        self.listing: Listing | None = None  # the listing whose samples `start` counts
+        self.listing: ListingIdentity | None = None  # the listing whose samples `start` counts
         self._pid = os.getpid()  # the process that attached
         self._private = running_daemon(service.workers, service.plugins, spec.source.stores)
         self._was_served = False
@@ -89,13 +89,13 @@ class Attachment:
         return self.spec.shape.world_size
 
     @property
-    def place(self) -> Start:
+    def place(self) -> ResumePoint:
         """Where the next attachment would begin: the first batch not handed out."""
         session = self.session
         if session is None:
             return self.start
         epoch_start, position, rounds = session.place
-        return Start(session.epoch, position, epoch_start, rounds, session.position)
+        return ResumePoint(session.epoch, position, epoch_start, rounds, session.position)
 
     def check_process(self) -> None:
         """See `forks.check_process`."""
@@ -128,7 +128,7 @@ class Attachment:
         at, position = self.place, None
         if self.goes_on:
             position = at.position if at.checkpoint is None else at.checkpoint  # of all ranks
-        self.start = Start(at.epoch) if position is None else Start(at.epoch, position, at.epoch_start)
+        self.start = ResumePoint(at.epoch) if position is None else ResumePoint(at.epoch, position, at.epoch_start)
         self.detach()
         self.spec = spec  # after that: a client with several ranks keeps them
         if self._private is not None:
@@ -221,7 +221,7 @@ class Attachment:
             self.detach()
             raise
 
-    def _make_feed(self, start: Start) -> Feed:
+    def _make_feed(self, start: ResumePoint) -> Feed:
         check_descriptors()
         free_closed_rings()
         service, map_rows = self.service, self._makers.map_rows()
@@ -236,7 +236,7 @@ class Attachment:
                 runtime_dir = self._private.runtime_dir
             else:
                 service.refuse_plugins(f"One runs in {runtime_dir}")
-            return ServedFeed(runtime_dir, self.spec, start, service, progress, map_rows or Rows.map)
+            return ServedFeed(runtime_dir, self.spec, start, service, progress, map_rows or MappedRing.map)
 
     def _warn_of_ranks(self) -> None:
         """Warns once that the private daemon of one process waits for ranks that other processes run."""
@@ -249,7 +249,7 @@ class Attachment:
                 self.service.workers, ranks,
             )  # fmt: skip
 
-    def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:
+    def _note_start(self, start: ResumePoint, epoch_start: int, samples: int) -> None:
         began = epoch_start - start.epoch * self.spec.shape.shard.positions(samples)
         if began != self.began:
             log.info(
@@ -258,7 +258,7 @@ class Attachment:
             )  # fmt: skip
         self.began = began
 
-    def _check_listing(self, now: Listing) -> None:
+    def _check_listing(self, now: ListingIdentity) -> None:
         """Raises `SourceChanged` if `start` is a position in another listing, whose samples it counts."""
         was, place, start = self.listing, self.spec.source.location, self.start
         if was is not None and not was.agrees(now):

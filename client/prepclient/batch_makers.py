@@ -24,7 +24,7 @@ from prepclient.engine import Engine
 from prepclient.feed import Feed, Until
 from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.rowlook import RowLook
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 from prepclient.session import Session
 from prepclient.spec import Spec
 from prepclient.steps import VALID, BatchMaker, Copied, Step, Trim, valid_rows
@@ -250,7 +250,7 @@ class BatchMakers:
             self._small[VALID] = torch.bool
         self._copier: DeviceCopier | None = None
 
-    def map_rows(self) -> Callable[[int, RingLayout], Rows] | None:
+    def map_rows(self) -> Callable[[int, RingLayout], MappedRing] | None:
         """The function that maps rings for the device; None for the CPU.
 
         Raises:
@@ -263,7 +263,7 @@ class BatchMakers:
                 self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
                 zero_copy=self._zero_copy, engine=self.engine, drawing=self._drawing,
             )  # fmt: skip
-        return partial(Rows.map_pinned, driver=self._copier.engine.pin_driver())
+        return partial(MappedRing.map_pinned, driver=self._copier.engine.pin_driver())
 
     def make(self, session: Session, feed: Feed) -> BatchMaker:
         """The one of a new attachment. Call it after `map_rows`, once the previous one is closed."""

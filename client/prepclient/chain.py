@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 
 
 @dataclass(slots=True)
@@ -20,16 +20,16 @@ class Link:
     """A ring, and the first position whose row lies in it."""
 
     start: int
-    rows: Rows
+    rows: MappedRing
 
 
 class RingChain:
     """The rings of one job. The first one holds all positions until another is added."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: MappedRing) -> None:
         self.links = [Link(0, rows)]
 
-    def add(self, start: int, rows: Rows) -> None:
+    def add(self, start: int, rows: MappedRing) -> None:
         """Adds a ring for the positions from `start` on, and drops rings that begin there or later."""
         while len(self.links) > 1 and self.links[-1].start >= start:
             self.links.pop().rows.close()
@@ -70,7 +70,7 @@ class RingChain:
 
         return read
 
-    def _runs(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
+    def _runs(self, start: int, stop: int) -> list[tuple[MappedRing, int, int]]:
         """The rings that hold the rows [start, stop), each with its part; an empty batch has one part."""
         ends = [*(link.start for link in self.links[1:]), stop]
         runs = [(link.rows, max(start, link.start), min(stop, end)) for link, end in zip(self.links, ends, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prepclient.errors import InvalidSpec
-from prepclient.feed import Listing, Start
+from prepclient.feed import ListingIdentity, ResumePoint
 from prepserver.pipeline.checks import integer
 
 _VERSION = 1
@@ -13,7 +13,7 @@ _MOST = 2**62
 
 
 def state_of(
-    digest: str, place: Start, began: int | None, listing: Listing | None, device_ops: str = ""
+    digest: str, place: ResumePoint, began: int | None, listing: ListingIdentity | None, device_ops: str = ""
 ) -> dict[str, Any]:
     """The state that `PrepClient.state_dict` returns.
 
@@ -32,7 +32,7 @@ def state_of(
     return state | ({"device_ops": device_ops} if device_ops else {})
 
 
-def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing | None, str]:
+def read_state(state: object, digest: str) -> tuple[ResumePoint, int | None, ListingIdentity | None, str]:
     """The place, `began`, the listing and the device ops of a state; see `state_of`.
 
     Raises:
@@ -44,16 +44,16 @@ def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing |
     if not isinstance(state, dict) or set(state) - others != names or state["version"] != _VERSION:
         raise InvalidSpec(f"not a state of a PrepClient (version {_VERSION}): {state!r}", "state_dict")
     try:
-        place = Start(integer("epoch", state["epoch"], 0, _MOST))
+        place = ResumePoint(integer("epoch", state["epoch"], 0, _MOST))
         if (state["epoch_start"], state["position"]) != (None, None):  # both None: taken before the first use
             at = (integer(name, state[name], 0, _MOST) for name in ("position", "epoch_start"))
-            place = Start(place.epoch, *at)
+            place = ResumePoint(place.epoch, *at)
         began = None if state.get("start") is None else integer("start", state["start"], -_MOST, _MOST)
     except InvalidSpec as e:
         raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict") from e
     try:
         source = state.get("source")
-        listing = None if source is None else Listing.from_state(source)
+        listing = None if source is None else ListingIdentity.from_state(source)
     except (LookupError, TypeError, ValueError) as e:
         raise InvalidSpec(f"not a state of a PrepClient, by its source: {state!r}", "state_dict") from e
     if state["spec"] != digest:

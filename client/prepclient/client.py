@@ -23,7 +23,7 @@ from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler, SequentialSampler
 from prepclient.engine import check_device
 from prepclient.equivalents import refuse_loader_arguments
-from prepclient.feed import Feed, Service, Start
+from prepclient.feed import Feed, ResumePoint, Service
 from prepclient.finish import Finish, looks_of
 from prepclient.form import Fields, Form, OnError, Output, converter
 from prepclient.headspace import Headspace
@@ -242,7 +242,7 @@ class PrepClient(Turns):
         session = self._attached()
         if not session.line.at_epoch_start and not self._attachment.goes_on:
             # The loop left this epoch early: begin the next one, wherever the order allows.
-            session = self._restart(Start(session.epoch + 1))
+            session = self._restart(ResumePoint(session.epoch + 1))
         self._loop.iterators += 1
         latest = Epoch(self, self._loop, self._loop.begin_epoch(session))
         self._latest = ref(latest)
@@ -280,11 +280,11 @@ class PrepClient(Turns):
         if at.session is None:
             # Setting the epoch of a loaded state keeps the place in it.
             if not (at.goes_on and at.start.epoch == epoch):
-                at.start, at.goes_on = Start(epoch), False
+                at.start, at.goes_on = ResumePoint(epoch), False
         elif at.session.epoch != epoch or not (at.session.line.at_epoch_start or at.goes_on):
             latest = self._latest() if self._latest is not None else None
             unread = latest if latest is not None and latest.is_unread else None
-            session = self._restart(Start(epoch))
+            session = self._restart(ResumePoint(epoch))
             if unread is not None:
                 unread.begin_at(self._loop.begin_epoch(session))
 
@@ -514,7 +514,7 @@ class PrepClient(Turns):
     def _come(self) -> Session:
         return self._attachment.come()
 
-    def _restart(self, start: Start) -> Session:
+    def _restart(self, start: ResumePoint) -> Session:
         self._attachment.detach()
         self._attachment.start = start
         self._loop.iterators += 1  # ends iterators of the old epoch

@@ -57,7 +57,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ResumePoint:
     """Where to begin."""
 
     epoch: int = 0  # number of the epoch; without `position` it begins wherever an epoch may begin
@@ -70,7 +70,7 @@ class Start:
     first: int | None = None
 
 
-class Listing(NamedTuple):
+class ListingIdentity(NamedTuple):
     """The number of samples of a source, and digests, which are empty if they are not known."""
 
     samples: int
@@ -83,11 +83,11 @@ class Listing(NamedTuple):
         return {"samples": self.samples, "content": self.content} | ({"code": self.code} if self.code else {})
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Listing:
+    def from_state(cls, state: dict[str, Any]) -> ListingIdentity:
         """The inverse of `state`; raises `LookupError`, `TypeError` or `ValueError` for anything else."""
         return cls(int(state["samples"]), str(state["content"]), code=str(state.get("code", "")))
 
-    def agrees(self, other: Listing) -> bool:
+    def agrees(self, other: ListingIdentity) -> bool:
         """Whether all values known to both are equal."""
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
@@ -105,7 +105,7 @@ class Until(NamedTuple):
 class Feed:
     """Rows for one session. The methods that do nothing here suit a feed that makes rows in `wait`."""
 
-    listing: Listing  # the source's listing
+    listing: ListingIdentity  # the source's listing
     num_classes: int  # distinct labels, 0 if unknown
     classes: list[str]  # names of the classes by label; empty if there are none, or too many to be sent
     epoch_start: int  # position at which the job's epoch begins

@@ -15,12 +15,12 @@ import torch
 
 from prepclient.chain import RingChain
 from prepclient.errors import InvalidSpec, MemoryRefused, SourceUnavailable
-from prepclient.feed import Feed, Listing, Start, Until
-from prepclient.rows import DTYPES, Rows
+from prepclient.feed import Feed, ListingIdentity, ResumePoint, Until
+from prepclient.rows import DTYPES, MappedRing
 from prepclient.session import Session, Totals
 from prepclient.spec import Spec
 from prepclient.threads import in_one_thread
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.batches import batch_rows, check_start
 from prepserver.pipeline.errors import SpecError
@@ -39,8 +39,8 @@ class InlineFeed(Feed):
     """
 
     def __init__(
-        self, spec: Spec, start: Start, on_scanning: Callable[[int], None],
-        map_rows: Callable[[int, RingLayout], Rows] | None = None, plugins: Sequence[str] = (),
+        self, spec: Spec, start: ResumePoint, on_scanning: Callable[[int], None],
+        map_rows: Callable[[int, RingLayout], MappedRing] | None = None, plugins: Sequence[str] = (),
     ) -> None:  # fmt: skip
         from prepserver import inline  # only for inline=True
 
@@ -54,11 +54,11 @@ class InlineFeed(Feed):
             raise SourceUnavailable(str(e)) from e
         except (inline.PluginError, SpecError) as e:
             raise InvalidSpec(str(e), "plugins") from e
-        index = self._maker.index
-        self.listing = Listing(index.n, index.content_digest, index.digest, self._maker.code)
-        self.num_classes, self.classes = index.num_classes, list(index.classes)
+        listing = self._maker.listing
+        self.listing = ListingIdentity(listing.samples, listing.content_digest, listing.digest, self._maker.code)
+        self.num_classes, self.classes = listing.num_classes, list(listing.classes)
         shard = spec.shape.shard
-        self.epoch_start = self.position = (start.first or 0) + start.epoch * shard.positions(index.n)
+        self.epoch_start = self.position = (start.first or 0) + start.epoch * shard.positions(listing.samples)
         if start.first and shard.count > 1:
             raise InvalidSpec(f"start = {start.first}: with shards, an epoch 0 begins at position 0 only", "start")
         if start.first and start.position is None:
@@ -68,7 +68,7 @@ class InlineFeed(Feed):
                 raise InvalidSpec(str(e), "start") from e
         if start.epoch_start is not None and start.position is not None:
             try:
-                place = shard.from_all(start.epoch, start.epoch_start, start.position, index.n)
+                place = shard.from_all(start.epoch, start.epoch_start, start.position, listing.samples)
                 self.epoch_start, self.position = place
             except ValueError as e:
                 raise InvalidSpec(str(e), "num_shards") from e
@@ -103,15 +103,15 @@ class InlineFeed(Feed):
         session.ready(batch.stop, bad)
 
 
-def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:
+def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], MappedRing] | None) -> MappedRing:
     """Makes a private ring: for a device a segment, as a daemon's ring is, else plain memory."""
     try:
         if map_rows is None:
             dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
-            return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
+            return MappedRing(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
         fd = create_segment("prepclient-inline", layout.nbytes)
         try:
-            Mapping(fd, 0, layout.nbytes, writable=True).populate()
+            MemoryMap(fd, 0, layout.nbytes, writable=True).populate()
             return map_rows(fd, layout)
         finally:
             os.close(fd)  # the mapping keeps the memory

@@ -7,15 +7,14 @@ change another job's batch. Page-locking needs a writable mapping, which user co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping as Map
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 import torch
 
 from prepclient.pinning import HostPin, PinDriver
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.ring import field_array
 from prepserver.memory.segment import check_segment
 from prepserver.protocol.layout import ITEM_BYTES, PAGE_BYTES, Field, RingLayout
@@ -23,14 +22,16 @@ from prepserver.protocol.layout import ITEM_BYTES, PAGE_BYTES, Field, RingLayout
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
 
 
-class Rows:
+class MappedRing:
     """Read access to the rows of one ring.
 
     `dense` has all stored rows of each dense field, ``(rows, *row)``; or ``(2 * rows, *row)`` if the memory is mapped
     twice end to end, so that any run is one piece. `scalars` has the other fields by name, ``(rows,)``.
     """
 
-    def __init__(self, layout: RingLayout, dense: Sequence[torch.Tensor], scalars: Map[str, npt.NDArray[Any]]) -> None:
+    def __init__(
+        self, layout: RingLayout, dense: Sequence[torch.Tensor], scalars: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
         self.layout = layout
         self._dense = dense
         self._scalars = dict(scalars)
@@ -55,7 +56,7 @@ class Rows:
         return dense | self._scalars
 
     @classmethod
-    def map(cls, fd: int, layout: RingLayout) -> Rows:
+    def map(cls, fd: int, layout: RingLayout) -> MappedRing:
         """Maps a segment read-only, each dense field twice end to end if its rows fill whole pages.
 
         Raises:
@@ -67,24 +68,24 @@ class Rows:
             nbytes = layout.rows * field.row_bytes
             copies = 2 if nbytes % PAGE_BYTES == 0 else 1
             whole_pages = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
-            mapped = Mapping(fd, layout.offset(field.name), whole_pages, writable=False, copies=copies)
+            mapped = MemoryMap(fd, layout.offset(field.name), whole_pages, writable=False, copies=copies)
             dense.append(_tensor(mapped, field, 0, copies * layout.rows))
-        return cls(layout, dense, _scalars(Mapping(fd, 0, layout.nbytes, writable=False), layout))
+        return cls(layout, dense, _scalars(MemoryMap(fd, 0, layout.nbytes, writable=False), layout))
 
     @classmethod
-    def map_writable(cls, fd: int, layout: RingLayout) -> tuple[Rows, Mapping]:
+    def map_writable(cls, fd: int, layout: RingLayout) -> tuple[MappedRing, MemoryMap]:
         """Maps a segment writable and once, for page-locking; user code must not see it.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
         """
         check_segment(fd, layout.nbytes)
-        whole = Mapping(fd, 0, layout.nbytes, writable=True)
+        whole = MemoryMap(fd, 0, layout.nbytes, writable=True)
         dense = [_tensor(whole, field, layout.offset(field.name), layout.rows) for field in layout.dense]
         return cls(layout, dense, _scalars(whole, layout)), whole
 
     @classmethod
-    def map_pinned(cls, fd: int, layout: RingLayout, driver: PinDriver) -> Rows:
+    def map_pinned(cls, fd: int, layout: RingLayout, driver: PinDriver) -> MappedRing:
         """Maps a segment as `map_writable` does, page-locked from `lock` to `close`.
 
         Raises:
@@ -109,11 +110,11 @@ class Rows:
             self._pin.close()
 
 
-def _scalars(mapping: Mapping, layout: RingLayout) -> dict[str, npt.NDArray[Any]]:
+def _scalars(mapping: MemoryMap, layout: RingLayout) -> dict[str, npt.NDArray[Any]]:
     return {field.name: field_array(mapping.buffer, layout, field.name) for field in layout.scalars}
 
 
-def _tensor(mapping: Mapping, field: Field, offset: int, rows: int) -> torch.Tensor:
+def _tensor(mapping: MemoryMap, field: Field, offset: int, rows: int) -> torch.Tensor:
     dtype = DTYPES[field.dtype]
     # One storage that begins where the mapping begins, because is_pinned() looks at the start of a storage.
     flat = torch.frombuffer(mapping.buffer, dtype=torch.uint8)

@@ -14,8 +14,8 @@ from typing import Any
 
 from prepclient.chain import RingChain
 from prepclient.errors import BatchTimeout, MemoryRefused, PrepClientError, ProtocolViolation, ServerBusy
-from prepclient.feed import Feed, Listing, Service, Start, Until
-from prepclient.rows import Rows
+from prepclient.feed import Feed, ListingIdentity, ResumePoint, Service, Until
+from prepclient.rows import MappedRing
 from prepclient.session import Session, Totals
 from prepclient.spec import Spec
 from prepclient.transport import Connection, ask, ask_status, unexpected
@@ -57,7 +57,7 @@ def _admitted(
         pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
-def _question(spec: Spec, start: Start, service: Service) -> Attach:
+def _question(spec: Spec, start: ResumePoint, service: Service) -> Attach:
     shape = spec.shape
     return Attach(
         job=spec.job[:256], source=spec.source.to_wire(), pipeline=spec.pipeline.to_wire(),
@@ -81,8 +81,8 @@ class ServedFeed(Feed):
     """
 
     def __init__(
-        self, runtime_dir: Path, spec: Spec, start: Start, service: Service, on_scanning: Callable[[int], None],
-        map_rows: Callable[[int, RingLayout], Rows] = Rows.map,
+        self, runtime_dir: Path, spec: Spec, start: ResumePoint, service: Service, on_scanning: Callable[[int], None],
+        map_rows: Callable[[int, RingLayout], MappedRing] = MappedRing.map,
     ) -> None:  # fmt: skip
         self._runtime_dir = runtime_dir
         attach = _question(spec, start, service)
@@ -104,7 +104,7 @@ class ServedFeed(Feed):
                 raise ProtocolViolation(f"from the daemon: {e}") from e
             on_error.pop_all()
         self.rows = RingChain(rows)
-        self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest, welcome.code)
+        self.listing = ListingIdentity(welcome.samples, welcome.content_digest, welcome.source_digest, welcome.code)
         self.num_classes, self.classes = welcome.num_classes, welcome.classes
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
@@ -176,7 +176,7 @@ class ServedFeed(Feed):
         except (SegmentError, ProtocolError) as e:
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
 
-    def _map(self, ring: int, wire: dict[str, Any]) -> Rows:
+    def _map(self, ring: int, wire: dict[str, Any]) -> MappedRing:
         layout = RingLayout.from_wire(wire)
         if layout.fields != self._fields:
             raise ProtocolError(f"a ring of {layout.fields}; the pipeline makes rows of {self._fields}")

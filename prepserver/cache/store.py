@@ -27,7 +27,7 @@ import numpy.typing as npt
 from prepserver.cache import entry
 from prepserver.cache.entry import ALIGNED, Damaged
 from prepserver.memory.errors import SegmentError
-from prepserver.memory.mapping import Mapping as MemoryMapping
+from prepserver.memory.mapping import MemoryMap
 
 _MAGIC = b"prepche1"
 _PAGE = 4096
@@ -79,7 +79,7 @@ class Book:
 
     def __init__(self, fd: int, shape: Shape) -> None:
         self._shape = shape
-        self._words = _words(MemoryMapping(fd, 0, _TABLE, writable=True))
+        self._words = _words(MemoryMap(fd, 0, _TABLE, writable=True))
         self._before = self._sums()
 
     @property
@@ -118,13 +118,13 @@ class Store:
         if size < head_bytes:
             raise SegmentError(f"the cache has {size} bytes, fewer than its table of {head_bytes}")
         self._shape = shape
-        words = _words(MemoryMapping(fd, 0, head_bytes, writable=True))
+        words = _words(MemoryMap(fd, 0, head_bytes, writable=True))
         self._numbers = words[: _PAGE // 8]
         self._counts = words[_PAGE // 8 : _TABLE // 8].reshape(_SEATS, _SEAT_WORDS)[seat % _SEATS]
         self._table = words[_TABLE // 8 : _TABLE // 8 + shape.samples]
         self._data: npt.NDArray[np.uint8] | None = None
         if not is_file:
-            mapping = MemoryMapping(fd, head_bytes, size - head_bytes, writable=False)
+            mapping = MemoryMap(fd, head_bytes, size - head_bytes, writable=False)
             self._data = _words(mapping).view(np.uint8)
         self._fd = os.dup(fd)
         self._at = self._end = 0  # the rest of the current extent; offsets count from `head_bytes`
@@ -228,6 +228,6 @@ class Store:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
 
 
-def _words(mapping: MemoryMapping) -> npt.NDArray[np.uint64]:
+def _words(mapping: MemoryMap) -> npt.NDArray[np.uint64]:
     buffer: Any = mapping.buffer  # which it keeps mapped
     return np.frombuffer(buffer, np.uint64)

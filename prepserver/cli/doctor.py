@@ -22,7 +22,7 @@ from prepserver.cli.table import console, print_json
 from prepserver.config import auto_workers, format_bytes, usable_cores
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import create_segment
 from prepserver.telemetry.logs import counted
 from prepserver.worker import sandbox
@@ -93,7 +93,7 @@ def _memfd() -> Finding:
     try:
         fd = create_segment("prepserver-doctor", _TRIAL_BYTES)
         with contextlib.closing(os.fdopen(fd)):
-            Mapping(fd, 0, _TRIAL_BYTES, writable=True).populate()
+            MemoryMap(fd, 0, _TRIAL_BYTES, writable=True).populate()
     except OSError as e:
         fix = "use a kernel, or a seccomp profile of the container, that allows memfd_create and its seals"
         if e.errno == errno.EFBIG:

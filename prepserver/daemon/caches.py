@@ -16,7 +16,7 @@ from prepserver.cache.store import Book, Shape, write_numbers
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.segment import create_segment
-from prepserver.pipeline.caching import Wanted
+from prepserver.pipeline.caching import CacheSpec
 from prepserver.protocol import work
 from prepserver.telemetry.facts import FullCache
 
@@ -39,7 +39,7 @@ class _Full(Exception):
 class Held:
     """One cache."""
 
-    wanted: Wanted  # what it holds
+    wanted: CacheSpec  # what it holds
     place: str  # its dataset, for logs and status
     name: str  # name of its file, without suffix
     told: work.AddCache  # the message that gives it to workers
@@ -80,7 +80,7 @@ class Caches:
         """Whether workers may be about to give back the memory of a cache."""
         return self.clock() - self._freed_s < _LEAVING_S
 
-    def check_folder(self, wanted: Wanted | None, make: bool) -> None:
+    def check_folder(self, wanted: CacheSpec | None, make: bool) -> None:
         """Checks the folder of a cache on disk, and makes a missing one if `make`.
 
         Raises:
@@ -89,7 +89,7 @@ class Caches:
         if wanted is not None and wanted.folder is not None:
             os.close(open_folder(wanted.folder, self.folders, make))
 
-    def want(self, wanted: Wanted | None, listing: work.Indexed, place: str) -> None:
+    def want(self, wanted: CacheSpec | None, listing: work.Indexed, place: str) -> None:
         """Makes a cache for a dataset unless it has one. Without a cache, rows are the same and only take longer."""
         if wanted is None:
             return
@@ -110,7 +110,7 @@ class Caches:
         self.tell(held.told, (held.fd,))
         log.info("cache %d: %s samples of %s, in %s", held.told.cache, wanted.form, place, wanted.folder or "memory")
 
-    def _make(self, wanted: Wanted, listing: work.Indexed, place: str) -> Held:
+    def _make(self, wanted: CacheSpec, listing: work.Indexed, place: str) -> Held:
         number, self._next = self._next, self._next + 1
         # A file may outlive an upgrade. Its decoded samples are not used then, so that rows of two versions never mix.
         version = __version__ if wanted.head else ""

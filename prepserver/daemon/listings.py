@@ -52,7 +52,7 @@ class Waiting(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Listing:
+class _PendingListing:
     """One source to list."""
 
     key: str  # the source and how it may be read
@@ -76,7 +76,7 @@ class Listings:
         self._spawn = spawn
         self._cache_dir = cache_dir
         self._clock = clock
-        self._listings: dict[str, _Listing] = {}  # in the order of their first questions
+        self._listings: dict[str, _PendingListing] = {}  # in the order of their first questions
 
     def want(
         self, source: dict[str, Any], waiting: Waiting, uid: int, reading: Reading = _UNLIMITED,
@@ -91,7 +91,7 @@ class Listings:
             self._listings[key].waiting.append(waiting)
             return
         request = work.BuildIndex(source, str(self._cache_dir), list(reading.roots), reading.roots_only, list(files))
-        self._listings[key] = _Listing(key, uid, request, [waiting])
+        self._listings[key] = _PendingListing(key, uid, request, [waiting])
         self._start()
 
     def tick(self) -> None:
@@ -150,7 +150,7 @@ class Listings:
                 listing.heard_s = self._clock()
                 self._start_indexer(listing)
 
-    def _start_indexer(self, listing: _Listing) -> None:
+    def _start_indexer(self, listing: _PendingListing) -> None:
         try:
             child = listing.child = self._spawn()
         except ZygoteAbsent:
@@ -165,7 +165,7 @@ class Listings:
             child.send(listing.request)
         self._poll.watch_writing(child.fileno(), child.blocked)
 
-    def _read(self, listing: _Listing, child: Child) -> None:
+    def _read(self, listing: _PendingListing, child: Child) -> None:
         if listing.child is not child:
             return
         try:
@@ -184,7 +184,7 @@ class Listings:
         else:
             self._poll.watch_writing(child.fileno(), child.blocked)
 
-    def _lost(self, listing: _Listing, reason: str) -> None:
+    def _lost(self, listing: _PendingListing, reason: str) -> None:
         log.warning("an indexer ended without an answer: %s (try %d of %d)", reason, listing.tries, _TRIES)
         self._hang_up(listing)
         if listing.tries < _TRIES:
@@ -194,7 +194,7 @@ class Listings:
             at = f". It was reading {listing.at}: if that is damaged, remove it or write it again" * bool(listing.at)
             self._report(listing, work.IndexFailed(f"the indexer ended: {reason}; {_TRIES} of them did{at}"[:4096]))
 
-    def _report(self, listing: _Listing, message: work.Indexing | work.Indexed | work.IndexFailed) -> None:
+    def _report(self, listing: _PendingListing, message: work.Indexing | work.Indexed | work.IndexFailed) -> None:
         listing.heard_s = self._clock()
         is_done = not isinstance(message, work.Indexing)
         if is_done:
@@ -204,11 +204,11 @@ class Listings:
         if is_done:
             self._start()
 
-    def _end(self, listing: _Listing) -> None:
+    def _end(self, listing: _PendingListing) -> None:
         del self._listings[listing.key]
         self._hang_up(listing)
 
-    def _hang_up(self, listing: _Listing) -> None:
+    def _hang_up(self, listing: _PendingListing) -> None:
         if listing.child is not None:
             self._poll.forget(listing.child.fileno())
             listing.child.kill()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prepserver.memory.budget import check_fits
 from prepserver.memory.errors import MemoryShort, SegmentError
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import create_segment, is_open_elsewhere, open_again
 from prepserver.protocol.layout import Field, RingLayout
 
@@ -134,5 +134,5 @@ class Rings:
         while (work := self._to_touch.get()) is not None:
             fd, nbytes = work
             with contextlib.suppress(SegmentError):  # no address space is left: the first write faults the pages in
-                Mapping(fd, 0, nbytes, writable=True).populate()
+                MemoryMap(fd, 0, nbytes, writable=True).populate()
             os.close(fd)

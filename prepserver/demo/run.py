@@ -65,11 +65,11 @@ def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_
     listing = build_index(source, scratch / "index", lambda _found: None)
     what = f"images in {source.root}" if isinstance(source, ImageFolder) else "synthetic photos"
     display.say(
-        f"{plan.jobs} training jobs over {listing.n} {what}: random crops of {_SIZE}, flips, batches of {_BATCH}"
+        f"{plan.jobs} training jobs over {listing.samples} {what}: random crops of {_SIZE}, flips, batches of {_BATCH}"
     )
     config: dict[str, Any] = {
         "source": source.to_wire(), "index_path": str(listing.path), "classes": max(1, listing.num_classes),
-        "runtime_dir": str(scratch / "run"), "batch_size": min(_BATCH, listing.n), "size": _SIZE,
+        "runtime_dir": str(scratch / "run"), "batch_size": min(_BATCH, listing.samples), "size": _SIZE,
         "workers": plan.own_workers,
     }  # fmt: skip
     shared_jobs, own_jobs = (

@@ -31,7 +31,7 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14
 _SLICE_BYTES = 16 << 20  # populated per system call
 
 
-class Mapping:
+class MemoryMap:
     """Bytes [offset, offset + nbytes) of a segment, `copies` times in a row.
 
     Args:

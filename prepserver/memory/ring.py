@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping as Map
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import check_segment
 from prepserver.protocol.layout import RingLayout
 
@@ -17,7 +17,7 @@ from prepserver.protocol.layout import RingLayout
 class ArrayRows:
     """`count` rows in `arrays`, which has one for each field: position `first` + k is in row k % `count`."""
 
-    def __init__(self, arrays: Map[str, npt.NDArray[Any]], count: int, first: int = 0) -> None:
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], count: int, first: int = 0) -> None:
         self.arrays, self._count, self._first = arrays, count, first
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
@@ -45,7 +45,7 @@ class Ring(ArrayRows):
     def __init__(self, fd: int, layout: RingLayout) -> None:
         check_segment(fd, layout.nbytes)
         self.layout = layout
-        self.mapping = Mapping(fd, 0, layout.nbytes, writable=True)
+        self.mapping = MemoryMap(fd, 0, layout.nbytes, writable=True)
         arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
         super().__init__(arrays, layout.rows)
 

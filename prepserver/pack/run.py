@@ -30,7 +30,7 @@ from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
 from prepserver.protocol.packed import INDEXED, KEPT, PIXELS, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
-from prepserver.source.cache import IndexCache
+from prepserver.source.cache import ListingCache
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.source.packed_values import to_bytes
@@ -162,11 +162,11 @@ class _Packing:
     def _listed(self) -> Source:
         try:
             # Checks the listing of an earlier run: damage in it must not count as bad samples.
-            IndexCache(self._place.folder / LISTING_NAME).check()
+            ListingCache(self._place.folder / LISTING_NAME).check()
             index = build_index(self._spec, self._place.folder / LISTING_NAME)
             plan = {
                 "source": self._spec.to_wire(),
-                "samples": index.n,
+                "samples": index.samples,
                 "content_digest": index.content_digest,
                 **self._options.transcoder.settings,
                 "shard_bytes": self._options.shard_bytes,

@@ -38,7 +38,7 @@ def head_of(pipeline: Pipeline) -> Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CacheSpec:
     """A cache that a job asks for."""
 
     form: Form  # what it holds
@@ -47,7 +47,7 @@ class Wanted:
     folder: str | None = None  # the folder of its file; None for memory
 
 
-def wanted(cache: str, pipeline: Pipeline) -> Wanted | None:
+def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
     """Return the cache that a job asks for.
 
     Args:
@@ -72,5 +72,5 @@ def wanted(cache: str, pipeline: Pipeline) -> Wanted | None:
     if cache == "decoded" and not has_images:
         raise SpecError("cache", cache, "holds images and masks, and these samples have others: use 'encoded'")
     if cache == "encoded" or (folder and not (has_images and head.count)):
-        return Wanted("encoded", folder=folder)
-    return Wanted("decoded", head.digest, head.names, folder)
+        return CacheSpec("encoded", folder=folder)
+    return CacheSpec("decoded", head.digest, head.names, folder)

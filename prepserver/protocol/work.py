@@ -211,7 +211,7 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The index is at `path`; the indexer ends. See `prepserver.source.IndexInfo`, and `AddStream` for `places`."""
+    """The index is at `path`; the indexer ends. See `prepserver.source.Listing`, and `AddStream` for `places`."""
 
     path: Path
     samples: Count

@@ -17,9 +17,9 @@ from prepserver.protocol import work
 from prepserver.protocol.layout import ring_fields
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.asked import (
+    EpochPosition,
     Orders,
     Refusal,
-    Start,
     first_of,
     given_place,
     line_of,
@@ -185,7 +185,7 @@ class Admission:
                 "client of the job, close() it or use it again; if this is another run, give it another name with job="
             )
             raise Refusal("spec", text + advice, "rank")
-        start = Start(job.epoch_start, job.position)
+        start = EpochPosition(job.epoch_start, job.position)
         line = line_of(attach, event.listing.samples, start, attach.rank, attach.rounds)
         if line.peek().start < cursor.first_needed:
             return False  # its rows are gone already
@@ -282,7 +282,7 @@ class Admission:
         """The batches, from a place on, of each rank on this machine, or only of the rank that came late."""
         attach, samples = event.asked.attach, event.listing.samples
         ranks = [attach.rank] if sibling is not None else local_ranks(attach)
-        start = Start(where.epoch_start, where.position)
+        start = EpochPosition(where.epoch_start, where.position)
         return {rank: line_of(attach, samples, start, rank, rounds_of(attach, rank)) for rank in ranks}
 
     @staticmethod
@@ -294,10 +294,12 @@ class Admission:
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
         attach, samples = event.asked.attach, event.listing.samples
-        given = given_place(attach, samples) if sibling is None else Start(sibling.epoch_start, sibling.position)
+        given = (
+            given_place(attach, samples) if sibling is None else EpochPosition(sibling.epoch_start, sibling.position)
+        )
         first, n = first_of(attach, self._orders, samples), shard_of(attach).positions(samples)
         start = (first or 0) + attach.epoch * n
-        where = given or Start(start, start)
+        where = given or EpochPosition(start, start)
         fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
         wanted, needed = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
         return Request(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from prepserver.pipeline.batches import BatchLine, BatchShape, Starts, check_start
-from prepserver.pipeline.caching import Wanted, wanted
+from prepserver.pipeline.caching import CacheSpec, wanted
 from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
@@ -46,11 +46,11 @@ class Asked:
     attach: Attach
     source: dict[str, Any]
     pipeline: Pipeline
-    cache: Wanted | None = None
+    cache: CacheSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class EpochPosition:
     """The start of an epoch, and a position in it: where a job begins, or resumes."""
 
     epoch_start: int
@@ -136,7 +136,7 @@ def rounds_of(attach: Attach, rank: int) -> int:
     return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_LATE)
 
 
-def given_place(attach: Attach, samples: int) -> Start | None:
+def given_place(attach: Attach, samples: int) -> EpochPosition | None:
     """The place of a resumed job, in positions of its shard.
 
     Raises:
@@ -145,7 +145,7 @@ def given_place(attach: Attach, samples: int) -> Start | None:
     if attach.position is None or attach.epoch_start is None:
         return None
     try:
-        return Start(*shard_of(attach).from_all(attach.epoch, attach.epoch_start, attach.position, samples))
+        return EpochPosition(*shard_of(attach).from_all(attach.epoch, attach.epoch_start, attach.position, samples))
     except ValueError as e:
         raise Refusal("spec", str(e), "num_shards") from e
 
@@ -170,7 +170,7 @@ def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
     return first
 
 
-def line_of(attach: Attach, samples: int, start: Start, rank: int, rounds: int) -> BatchLine:
+def line_of(attach: Attach, samples: int, start: EpochPosition, rank: int, rounds: int) -> BatchLine:
     """The batches of a rank from `start` on.
 
     Raises:

@@ -15,20 +15,20 @@ from prepserver.pipeline.source import SourceSpec
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.reader import MAX_SAMPLES, IndexInfo
+from prepserver.source.reader import MAX_SAMPLES, Listing
 from prepserver.source.readers import READERS
 from prepserver.source.roots import ANYWHERE, OutsideRootsError, Roots
 from prepserver.source.samples import Record, Source
 
 __all__ = [
-    "IndexInfo", "OutsideRootsError", "Record", "Roots", "SampleError", "Source", "SourceError", "build_index",
+    "Listing", "OutsideRootsError", "Record", "Roots", "SampleError", "Source", "SourceError", "build_index",
     "open_source",
 ]  # fmt: skip
 
 
 def build_index(
     spec: SourceSpec, cache_dir: Path, report: Callable[[int], None] = lambda _found: None, roots: Roots | None = None
-) -> IndexInfo:
+) -> Listing:
     """Index a dataset, or find the index that is still good.
 
     Args:
@@ -67,7 +67,7 @@ def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) 
 
     Args:
         spec: The spec that the index was built from.
-        index_path: `IndexInfo.path`.
+        index_path: `Listing.path`.
         roots: Where each file must lie; one that lies outside is a bad sample.
 
     Raises:

@@ -40,7 +40,7 @@ def discard(error: Exception, folder: Path) -> Path | None:
     return broken.path
 
 
-class IndexCache:
+class ListingCache:
     """A folder of index files that belongs to this user alone; created with mode 0700.
 
     Raises:

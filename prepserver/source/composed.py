@@ -23,13 +23,13 @@ import numpy.typing as npt
 from prepserver.pipeline.composed import Composed, Pattern
 from prepserver.pipeline.record import label_of
 from prepserver.plugins import PluginError
-from prepserver.source.cache import IndexCache
+from prepserver.source.cache import ListingCache
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.maps import IndexMap, Interleaved, Picked, Woven
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
-from prepserver.source.reader import IndexInfo, Reader, check_count
+from prepserver.source.reader import Listing, Reader, check_count
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.storage.remote import RemoteError
@@ -66,11 +66,11 @@ class ComposedReader(Reader):
         """Return the source over the `opened` ones that a listing describes."""
         return ComposedSource(self.spec, listing, opened, self.map(listing))
 
-    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
-        infos: dict[str, IndexInfo] = {}
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
+        infos: dict[str, Listing] = {}
 
         def found(here: int) -> None:
-            report(sum(each.n for each in infos.values()) + here)
+            report(sum(each.samples for each in infos.values()) + here)
 
         for digest, reader in self._readers.items():
             infos[digest] = reader.index(cache_dir, found)
@@ -78,7 +78,7 @@ class ComposedReader(Reader):
         self._content = self._read()
         paths = [str(each.path) for each in listed]
         digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(self._content))
-        cache, wanted = IndexCache(cache_dir), {"digest": digest, "paths": paths}
+        cache, wanted = ListingCache(cache_dir), {"digest": digest, "paths": paths}
         present = (
             each
             for each in cache.candidates(self.key)
@@ -97,7 +97,7 @@ class ComposedReader(Reader):
             places.add_folder(folder)
         meta = container.meta
         where, classes = tuple(places.found()), tuple(meta["classes"])
-        return IndexInfo(path, n, meta["num_classes"], digest, meta["content_digest"], where, classes)
+        return Listing(path, n, meta["num_classes"], digest, meta["content_digest"], where, classes)
 
     def read_by(self, container: Container) -> Source:
         return self.over(container, self._opened(container.meta["paths"]))
@@ -107,7 +107,7 @@ class ComposedReader(Reader):
         return b""
 
     def _made(
-        self, listed: Sequence[IndexInfo], opened: Sequence[Source], progress: Progress
+        self, listed: Sequence[Listing], opened: Sequence[Source], progress: Progress
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
         sections = self._sections(opened, progress)
         numbered = [each.is_numbered for each in opened]
@@ -117,7 +117,7 @@ class ComposedReader(Reader):
         numbers = [each.num_classes for each, table in zip(listed, tables, strict=True) if table is None]
         return {
             "key": self.key,
-            "lengths": [each.n for each in listed],
+            "lengths": [each.samples for each in listed],
             "classes": names,
             "tables": tables,
             "is_numbered": any(numbered),

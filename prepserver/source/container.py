@@ -113,9 +113,9 @@ class Container:
             raise self._broken(f"bytes {start} to {end} of the {length} of its {name}")
         return self._read(begins + start, end - start)
 
-    def rows(self, name: str, form: str, step: int) -> Rows:
-        """Return a section of numbers, see `Rows`; raises as `section`."""
-        return Rows(self._read, *self._place(name), form, step)
+    def rows(self, name: str, form: str, step: int) -> NumberRows:
+        """Return a section of numbers, see `NumberRows`; raises as `section`."""
+        return NumberRows(self._read, *self._place(name), form, step)
 
     def check(self) -> None:
         """Compare all pages; 0.1 s for a gigabyte that is in memory. Raises as `section`."""
@@ -158,7 +158,7 @@ class Container:
         return BrokenContainerError(self._path, f"{why}; {self._remedy}", is_there)
 
 
-class Rows:
+class NumberRows:
     """Rows of numbers in a section; one system call reads a row.
 
     `form` is the form of a row as in `struct`, without padding. It may reach into the next row, whose first number is

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.urls import is_url
-from prepserver.source.container import Container, Rows
+from prepserver.source.container import Container, NumberRows
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.local import LocalFiles
 from prepserver.source.places import Places
@@ -111,7 +111,7 @@ class FileTable:
         return places
 
     def sections(self, more: Sequence[array[int]] = (), prefix: str = "") -> dict[str, memoryview]:
-        """Return the sections of the index file, with further numbers of each file; see `Listing`."""
+        """Return the sections of the index file, with further numbers of each file; see `FileTableSource`."""
         columns = (self._name_ends, self._labels, self._folders, *more)
         # The last row belongs to no file: it says where the last name ends.
         rows = np.zeros(len(self) + 1, ",".join(column.typecode for column in columns))
@@ -166,12 +166,12 @@ def _links_in(folder: bytes) -> frozenset[bytes] | None:
         return None
 
 
-def rows_of(container: Container, more: str = "", prefix: str = "") -> Rows:
-    """Return the rows of the files, see `Listing`."""
+def rows_of(container: Container, more: str = "", prefix: str = "") -> NumberRows:
+    """Return the rows of the files, see `FileTableSource`."""
     return container.rows(f"{prefix}files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
 
 
-class Listing(Source):
+class FileTableSource(Source):
     """The labels and names of a `Source` whose index was built from a `FileTable`.
 
     `more` is the form of the further numbers of each file, as in `struct`; `prefix` begins the names of the sections.
@@ -214,10 +214,10 @@ class Listing(Source):
         return name
 
 
-class FileSource(Listing):
+class FileSource(FileTableSource):
     """A `Source` of images that are files or objects, and of their masks; with the prefix `MASKS`, of the masks alone.
 
-    Objects that were listed with their bucket have two further numbers: `Wanted.size` and `Wanted.version`.
+    Objects that were listed with their bucket have two further numbers: `RemoteRead.size` and `RemoteRead.version`.
     """
 
     def __init__(self, container: Container, spec: Any, roots: Roots, prefix: str = "", more: str = "") -> None:
@@ -282,12 +282,12 @@ class FileSource(Listing):
     def _file(self, row: tuple[int, ...]) -> bytes:
         return joined(self._base, self._path(row))
 
-    def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
+    def _wanted(self, row: tuple[int, ...]) -> remote.RemoteRead | None:
         """Return the read of an object; None for a file."""
         if not self._names_urls or not is_url(url := self._file(row)):
             return None
         size, version = row[3:5] if self._has_versions else (-1, 0)
-        return remote.Wanted(os.fsdecode(url), size=size, version=version)
+        return remote.RemoteRead(os.fsdecode(url), size=size, version=version)
 
 
 class FileTableReader(ScanningReader):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.composed import Blocks, Pattern
-from prepserver.source.container import Rows
+from prepserver.source.container import NumberRows
 
 I64 = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ class IndexMap(ABC):
 class Picked(IndexMap):
     """Chosen samples of one source; `rows` holds their indices."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: NumberRows) -> None:
         self._rows = rows
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.files import FileTable, Listing
+from prepserver.source.files import FileTable, FileTableSource
 from prepserver.source.patterns import files_of
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
@@ -130,11 +130,11 @@ class Listed:
         return cls([], array("q"), [(array("Q"), array("Q")) for _ in range(columns)])
 
 
-class RangesSource(Listing):
+class RangesSource(FileTableSource):
     """A `Source` that reads columns from listed files; ``label`` is in the index.
 
-    In its `Listing` a file is a folder and a key a name; the further numbers of each sample are the number of the file
-    (uint32), then (offset, length) of each column (both uint64).
+    As a `FileTableSource`, it has files as folders and keys as names; the further numbers of each sample are the number
+    of the file (uint32), then (offset, length) of each column (both uint64).
     """
 
     def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.urls import is_url
-from prepserver.source.cache import IndexCache
+from prepserver.source.cache import ListingCache
 from prepserver.source.container import AGAIN, BrokenContainerError, Container
 from prepserver.source.errors import SourceError
 from prepserver.source.places import Places, still_lead
@@ -30,11 +30,11 @@ MAX_SAMPLES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class IndexInfo:
-    """An indexed dataset; digests are SHA-256 in hex."""
+class Listing:
+    """What was found in a dataset; digests are SHA-256 in hex."""
 
     path: Path  # the index file; it never changes
-    n: int  # number of samples, at least 1
+    samples: int  # at least 1
     num_classes: int  # labels are below this number; 0 if they are too great for a number of classes
     # Of spec and content: the identity of the source. It differs between two folders with equal names inside, such as a
     # resized copy.
@@ -51,7 +51,7 @@ class IndexInfo:
 class Scan:
     """The content of a new index."""
 
-    # Plain values, among them ``n``, ``num_classes`` and ``content_digest``; see `IndexInfo`. ``state``, if present, is
+    # Plain values, among them ``n``, ``num_classes`` and ``content_digest``; see `Listing`. ``state``, if present, is
     # a digest of sizes and versions: it distinguishes two states with equal ``content_digest``.
     meta: dict[str, Any]
     sections: dict[str, memoryview]  # bytes by name
@@ -75,7 +75,7 @@ class Reader(ABC):
         return f"{self.spec.digest[:32]}{self.edition}"
 
     @abstractmethod
-    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
         """See `prepserver.source.build_index`."""
 
     def read_by(self, container: Container) -> Source:
@@ -126,11 +126,11 @@ class ScanningReader(Reader):
         return meta["n"], meta["num_classes"]
 
     def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
-        """Return `IndexInfo.row_groups` and `IndexInfo.kept_rows` of an index: by default, none."""
+        """Return `Listing.row_groups` and `Listing.kept_rows` of an index: by default, none."""
         return (), 0
 
-    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
-        cache = IndexCache(cache_dir)
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
+        cache = ListingCache(cache_dir)
         known = (each for each in cache.candidates(self.key) if self._is_good(each[1]))
         path, container = next(known, None) or self._listed(cache, Progress(report))
         if self.roots is not ANYWHERE:
@@ -139,7 +139,7 @@ class ScanningReader(Reader):
         digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
         places, classes = (*meta["places"], str(path.parent)), tuple(meta.get("classes", ()))
         groups = self.row_groups(container)
-        return IndexInfo(path, *self.counts(meta), digest, meta["content_digest"], places, classes, *groups)
+        return Listing(path, *self.counts(meta), digest, meta["content_digest"], places, classes, *groups)
 
     def _is_good(self, container: Container) -> bool:
         try:
@@ -147,7 +147,7 @@ class ScanningReader(Reader):
         except OSError:
             return False  # the scan that follows explains what is wrong
 
-    def _listed(self, cache: IndexCache, progress: Progress) -> tuple[Path, Container]:
+    def _listed(self, cache: ListingCache, progress: Progress) -> tuple[Path, Container]:
         started_ns = cache.clock_ns()
         scan = self.scan(progress)
         ended_ns = cache.clock_ns()

@@ -159,7 +159,7 @@ def read_regular_file(
         raise SampleError(_reason(error, path)) from error
 
 
-def remote_bytes(wanted: remote.Wanted, limit_bytes: int = MAX_ENCODED_BYTES) -> bytes:
+def remote_bytes(wanted: remote.RemoteRead, limit_bytes: int = MAX_ENCODED_BYTES) -> bytes:
     """Read what a sample needs; raises `SampleError`, which names the URL, if that fails."""
     failed = SampleError(f"{wanted.url}: the object is empty")
     try:
@@ -176,7 +176,7 @@ def remote_bytes(wanted: remote.Wanted, limit_bytes: int = MAX_ENCODED_BYTES) ->
 def read_file(path: str, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots = ANYWHERE) -> bytes:
     """Return the whole content of a file or an object; raises as `read_regular_file` and `remote_bytes`."""
     if is_url(path):
-        return remote_bytes(remote.Wanted(path), limit_bytes)
+        return remote_bytes(remote.RemoteRead(path), limit_bytes)
     return read_regular_file(os.fsencode(path), limit_bytes, roots)
 
 

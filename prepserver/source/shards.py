@@ -155,7 +155,8 @@ class RemoteShards(Shards):
 
     def __init__(self, *listed: Any) -> None:
         super().__init__(*listed)
-        self._runs: OrderedDict[remote.Wanted, remote.Wanted] = OrderedDict()  # which request a range is a part of
+        # which request a range is a part of
+        self._runs: OrderedDict[remote.RemoteRead, remote.RemoteRead] = OrderedDict()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
         wanted = self._wanted(shard, offset, length)
@@ -179,7 +180,7 @@ class RemoteShards(Shards):
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
         return remote.link().has_arrived(self._run(self._wanted(shard, offset, length)))
 
-    def _run(self, wanted: remote.Wanted) -> remote.Wanted:
+    def _run(self, wanted: remote.RemoteRead) -> remote.RemoteRead:
         """Return the request that has begun for a range, or that for it alone."""
         run = self._runs.get(wanted, wanted)
         return run if remote.link().has_begun(run) else wanted
@@ -191,17 +192,18 @@ class RemoteShards(Shards):
         """Return the URL of a shard."""
         return self._paths[shard]
 
-    def _wanted(self, shard: int, offset: int, length: int) -> remote.Wanted:
+    def _wanted(self, shard: int, offset: int, length: int) -> remote.RemoteRead:
         if not shard < len(self._sizes):
             raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
         size = self._sizes[shard]
         length = max(0, min(length, size - offset))
-        return remote.Wanted(self._paths[shard], offset, length, size, self._versions[shard] if self._versions else 0)
+        version = self._versions[shard] if self._versions else 0
+        return remote.RemoteRead(self._paths[shard], offset, length, size, version)
 
 
-def _runs(ranges: Sequence[remote.Wanted]) -> list[tuple[remote.Wanted, list[remote.Wanted]]]:
+def _runs(ranges: Sequence[remote.RemoteRead]) -> list[tuple[remote.RemoteRead, list[remote.RemoteRead]]]:
     """Return requests for ranges, each with its parts, in the order in which they are needed."""
-    runs: list[tuple[int, remote.Wanted, list[remote.Wanted]]] = []
+    runs: list[tuple[int, remote.RemoteRead, list[remote.RemoteRead]]] = []
     for place, each in sorted(enumerate(ranges), key=lambda item: item[1]):
         if runs:
             first, run, parts = runs[-1]

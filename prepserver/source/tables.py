@@ -54,7 +54,7 @@ class TableSource(LinesSource):
             path = self._image_path(file, column, given)
             try:
                 if is_url(path):
-                    record[column] = remote_bytes(remote.Wanted(path))
+                    record[column] = remote_bytes(remote.RemoteRead(path))
                 else:
                     record[column] = self._local.read(os.fsencode(path))
             except SampleError as error:
@@ -85,7 +85,7 @@ class TableSource(LinesSource):
             del self._ahead[index]
             with contextlib.suppress(SampleError):  # reading the sample raises it again
                 self._taken[index] = self._values(index)
-                remote.link().want(map(remote.Wanted, self._images_of(*self._taken[index])))
+                remote.link().want(map(remote.RemoteRead, self._images_of(*self._taken[index])))
 
     def _files_of(self, indices: Sequence[int]) -> Iterator[bytes]:
         """Yield the paths of the images that lines name, as far as the lines are in order."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import check_segment, create_segment
 from prepserver.protocol.layout import PAGE_BYTES
 
@@ -67,7 +67,7 @@ class StatsPage:
 
     def __init__(self, fd: int, *, writable: bool) -> None:
         check_segment(fd, PAGE_BYTES)
-        buffer: Any = Mapping(fd, 0, PAGE_BYTES, writable=writable).buffer  # a view keeps the mapping
+        buffer: Any = MemoryMap(fd, 0, PAGE_BYTES, writable=writable).buffer  # a view keeps the mapping
         words = np.frombuffer(buffer, dtype=np.uint8).data.cast("q")
         self._words = words if writable else words.toreadonly()  # a write is then a TypeError, not a SIGSEGV
 

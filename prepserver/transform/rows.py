@@ -78,12 +78,12 @@ def make_rows(
     Raises:
         BadSample: At least one row was not made; `failures` says which, and all others are complete.
     """
-    rows = Rows(record, key, targets, step)
+    rows = SampleRows(record, key, targets, step)
     if not rows.begin():
         rows.finish()
 
 
-class Rows:
+class SampleRows:
     """The rows of one sample, in two steps: `begin` makes images, `finish` all else. See `make_rows`."""
 
     __slots__ = ("_failures", "_followers", "_key", "_plans", "_record", "_size", "_step", "_targets")

@@ -24,7 +24,7 @@ from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import SEVERAL
 from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, is_shortage
-from prepserver.transform.rows import NextTarget, Rows
+from prepserver.transform.rows import NextTarget, SampleRows
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
 from prepserver.worker.streams import Lane, Stream
@@ -123,7 +123,8 @@ class _Filler:
         self._caches = Caching(stream, lanes)
         self._alone = alone
         self._may_wait = False  # whether the current row may be finished after others
-        self._waiting: list[tuple[int, int, Rows]] = []  # position, index, and rows that lack all but their images
+        # position, index, and rows that lack all but their images
+        self._waiting: list[tuple[int, int, SampleRows]] = []
         self._partners = Partners(stream, lanes, self._caches)
         self._read_ns = 0
         self._make_ns = 0
@@ -396,7 +397,7 @@ class _Filler:
         for lane in map(self._lanes.__getitem__, ready.where):
             makers = lane.tails if ready.is_tail else lane.makers
             outs += [(maker, [lane.rows.row(field.name, position) for field in maker.fields]) for maker in makers]
-        rows = Rows(ready.record, key, outs, step)
+        rows = SampleRows(ready.record, key, outs, step)
         if rows.begin():
             return
         if self._may_wait and rows.postpone():

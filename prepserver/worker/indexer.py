@@ -93,7 +93,7 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
         return IndexFailed(printable(f"indexing failed: {type(e).__name__}: {e}")[:4096])
     seen = list(dict.fromkeys((*info.places, *places(job.files))))
     return Indexed(
-        str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots, seen, files,
+        str(info.path), info.samples, info.num_classes, info.digest, info.content_digest, roots, seen, files,
         class_names(info.classes), list(info.row_groups), info.kept_rows,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from prepserver.transform import HeadMaker, RowMaker, SampleKey, row_makers
 from prepserver.transform.mixing import Mixer, mixers
 
 
-class Rows(Protocol):
+class RowMemory(Protocol):
     """Memory for rows: `prepserver.memory.ring.Ring`, or arrays of the caller."""
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
@@ -38,7 +38,7 @@ class Lane(NamedTuple):
 
     makers: Sequence[RowMaker]  # one for each view (`prepserver.transform.row_makers`)
     copied: Sequence[RowField]  # fields that are copied from the record, after the others are made
-    rows: Rows  # where the rows go
+    rows: RowMemory  # where the rows go
     quarantined: set[int]  # indices that are bad for this pipeline: workers died or hung in it
     head: Head  # the ops whose result a cache holds: see `prepserver.pipeline.caching`
     tails: Sequence[RowMaker] = ()  # as `makers`, for the ops after the head
@@ -57,7 +57,7 @@ class Lane(NamedTuple):
         return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
 
     @classmethod
-    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Lane:
+    def of(cls, pipeline: Pipeline, rows: RowMemory, quarantined: Iterable[int] = ()) -> Lane:
         """The lane of a pipeline."""
         makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}

@@ -17,7 +17,7 @@ from prepserver.pipeline.ops import Op, RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import ImageFolder
 from prepserver.protocol.layout import RingLayout, ring_fields
-from prepserver.source import IndexInfo, build_index, open_source
+from prepserver.source import Listing, build_index, open_source
 from prepserver.worker.channel import ChannelClosed, receive
 from prepserver.worker.streams import Lane, Stream
 
@@ -51,7 +51,7 @@ def open_stream(spec: ImageFolder, cache: Path, shuffle: Shuffle = "none", seed:
     return Stream(source, make_order(shuffle, len(source), seed), seed)
 
 
-def index_of(spec: ImageFolder, cache: Path) -> IndexInfo:
+def index_of(spec: ImageFolder, cache: Path) -> Listing:
     """The index of a dataset."""
     return build_index(spec, cache)
 

@@ -333,7 +333,7 @@ def test_listings_hang_on_code_parameters_and_length(module: Callable[[str, str]
     plugins.load(["lists"])
     spec = Plugin("made", n=3, columns={"it": kinds.Label()}).with_code(plugins.codes())
     info = build_index(spec, tmp_path / "cache")
-    assert (info.n, info.num_classes, info.places) == (3, 0, (str(tmp_path / "cache"),))
+    assert (info.samples, info.num_classes, info.places) == (3, 0, (str(tmp_path / "cache"),))
     assert open_source(spec, info.path).read(2) == {"it": 1}
     other = Plugin("made", n=4, columns={"it": kinds.Label()}).with_code(plugins.codes())
     assert build_index(other, tmp_path / "cache").content_digest != info.content_digest

@@ -17,13 +17,13 @@ from prepserver.opfile import BadFile
 from prepserver.pipeline.ops.tokenize import Tokenize
 from prepserver.pipeline.sources.pack_tokens import NO_LABEL, PackTokens
 from prepserver.source.composed import ComposedReader, ComposedSource, records
-from prepserver.source.container import Container, Rows
+from prepserver.source.container import Container, NumberRows
 from prepserver.source.errors import SampleError, SourceError, printable
 from prepserver.source.maps import IndexMap, Place
 from prepserver.source.opfiles import places
 from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
 from prepserver.source.progress import Progress
-from prepserver.source.reader import IndexInfo
+from prepserver.source.reader import Listing
 from prepserver.source.samples import Record, Source, read_regular_file
 
 _AT_ONCE = 256
@@ -35,7 +35,7 @@ _PIECE = np.dtype([("text", "<u8"), ("begin", "<u4"), ("end", "<u4")])
 class PackTokensReader(ComposedReader):
     spec: PackTokens
 
-    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
         info = super().index(cache_dir, report)
         return replace(info, places=(*info.places, *places([self.spec.tokenize.path])))
 
@@ -86,7 +86,7 @@ class _Packing(IndexMap):
     """Leads from a row to its first text."""
 
     def __init__(self, listing: Container) -> None:
-        self._begins: Rows = listing.rows("begins", "QQ", 8)
+        self._begins: NumberRows = listing.rows("begins", "QQ", 8)
         self._listing = listing
 
     def __len__(self) -> int:

@@ -35,13 +35,13 @@ from prepserver.protocol.packed import (
     sample_crc,
 )
 from prepserver.source import storage
-from prepserver.source.cache import IndexCache
+from prepserver.source.cache import ListingCache
 from prepserver.source.container import AGAIN, BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
-from prepserver.source.files import Listing, rows_of
+from prepserver.source.files import FileTableSource, rows_of
 from prepserver.source.packed_values import from_bytes
 from prepserver.source.places import Places
-from prepserver.source.reader import IndexInfo, Reader
+from prepserver.source.reader import Listing, Reader
 from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards
@@ -54,7 +54,7 @@ PLAN_NAME = "pack.json"
 SHARD_PATTERN = "shard-*.packed"
 
 _MORE = "IQII"
-"""The further numbers of each sample in its `Listing`: see `PackedSource`."""
+"""The further numbers of each sample in its `FileTableSource`: see `PackedSource`."""
 
 _AGAIN = "run the same prepserver pack again to rebuild it from the shards"
 
@@ -148,11 +148,11 @@ def kinds_of(meta: Mapping[str, Any]) -> Columns:
     return declared_columns(meta["kinds"])
 
 
-class PackedSource(Listing):
+class PackedSource(FileTableSource):
     """A `Source` over a packed dataset; opened in O(1) but for the names of the classes and the sizes of the shards.
 
-    The further numbers of each sample in its `Listing` are the number of the shard (uint32), the offset in it (uint64),
-    the length of its records (uint32) and their `sample_crc` (uint32). Names are those of the original files.
+    As a `FileTableSource`, it has as further numbers of each sample the number of the shard (uint32), the offset in it
+    (uint64), the length of its records (uint32) and their `sample_crc` (uint32). Names are those of the original files.
     """
 
     def __init__(self, container: Container, spec: Packed, roots: Roots) -> None:
@@ -217,7 +217,7 @@ class PackedReader(Reader):
     spec: Packed
     source = PackedSource
 
-    def index(self, cache_dir: Path, report: Callable[[int], None]) -> IndexInfo:
+    def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
         root, roots = self.spec.folder, self.roots
         path = _find_index(root) if root == self.spec.root else self.spec.root
         if is_url(root):
@@ -228,7 +228,7 @@ class PackedReader(Reader):
         except (KeyError, TypeError, ValueError, SpecError) as error:
             raise _wrong(Path(path), f"{type(error).__name__}: {error}") from error
 
-    def _info(self, path: str, meta: Mapping[str, Any], roots: Roots) -> IndexInfo:
+    def _info(self, path: str, meta: Mapping[str, Any], roots: Roots) -> Listing:
         root = self.spec.folder
         packed = dict(kinds_of(meta))
         packed.setdefault(label_of(packed), Label())  # of those without any, all are 0
@@ -247,13 +247,13 @@ class PackedReader(Reader):
         # If the folder holds other encodings of the same samples later, they are another source.
         digest = hashlib.sha256(f"{self.spec.digest} {meta['pack_digest']}".encode()).hexdigest()
         where, classes = tuple(places.found()), tuple(meta["classes"])
-        return IndexInfo(Path(path), meta["n"], meta["num_classes"], digest, meta["content_digest"], where, classes)
+        return Listing(Path(path), meta["n"], meta["num_classes"], digest, meta["content_digest"], where, classes)
 
     def _fetched(self, url: str, cache_dir: Path) -> str:
         """Return the path of a copy of a remote index, made at its first use; its name stands for its content."""
         name = url.rpartition("/")[2].removeprefix("index-").removesuffix(".packed")
         with storage.open_file(ANYWHERE, "the packed dataset's index", url) as file:
-            return IndexCache(cache_dir).copied(self.key, name, file.whole)
+            return ListingCache(cache_dir).copied(self.key, name, file.whole)
 
     def open(self, index_path: Path) -> Source:
         # The index of a bucket is a copy in the cache.

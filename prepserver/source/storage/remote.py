@@ -119,7 +119,7 @@ def version_of(meta: Mapping[str, Any]) -> int:
     return int.from_bytes(hashlib.sha256((tag or modified.isoformat()).encode()).digest()[:8]) >> 1
 
 
-class Wanted(NamedTuple):
+class RemoteRead(NamedTuple):
     """A read."""
 
     url: str  # the object
@@ -155,12 +155,12 @@ class Link:
         self._stores: dict[str, Any] = {}
         self._down: dict[str, str] = {}  # why
         self._answered_s: dict[str, float] = {}
-        self._begun: OrderedDict[Wanted, _Begun] = OrderedDict()
+        self._begun: OrderedDict[RemoteRead, _Begun] = OrderedDict()
         self._making = threading.Lock()
         self._reading = Threads(IN_FLIGHT)
         self._listing = ThreadPoolExecutor(IN_FLIGHT, "remote")  # which Python joins when it ends
 
-    def want(self, reads: Iterable[Wanted]) -> None:
+    def want(self, reads: Iterable[RemoteRead]) -> None:
         """Begin reads that will be needed soon, within the bounds; `read` must be called once for each."""
         held = sum(each.nbytes for each in self._begun.values())
         for wanted in reads:
@@ -180,7 +180,7 @@ class Link:
                 self._begun[wanted] = _Begun(self._reading.begin(partial(self._get, wanted)), wanted.nbytes, 1)
                 held += wanted.nbytes
 
-    def has_begun(self, wanted: Wanted) -> bool:
+    def has_begun(self, wanted: RemoteRead) -> bool:
         """Say whether a read has begun, and `read` has yet to be called for it.
 
         A read that has failed counts only while its store is down: several samples may share it, and each needs its own
@@ -191,12 +191,12 @@ class Link:
             return False
         return not isinstance(begun.call.answer, RemoteError) or split(wanted.url)[0] in self._down
 
-    def has_arrived(self, wanted: Wanted) -> bool:
+    def has_arrived(self, wanted: RemoteRead) -> bool:
         """Say whether a read that has begun has ended."""
         begun = self._begun.get(wanted)
         return begun is not None and begun.call.answer is not None
 
-    def read(self, wanted: Wanted, limit_bytes: int) -> bytes:
+    def read(self, wanted: RemoteRead, limit_bytes: int) -> bytes:
         """Return the bytes of a read, which may have begun before.
 
         Raises:
@@ -231,7 +231,7 @@ class Link:
         """Do work that waits for answers in the threads of the link."""
         return list(self._listing.map(work, items))
 
-    def get(self, wanted: Wanted) -> bytes:
+    def get(self, wanted: RemoteRead) -> bytes:
         """Read in the calling thread, for a listing; raises as `read`."""
         check_allowed(wanted.url)
         return _good(self._get(wanted))
@@ -309,7 +309,7 @@ class Link:
         hosts = {urlsplit(root).hostname or "" for root in self._rules.roots if root.startswith(_WEB)}
         return {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": ",".join(sorted(hosts))}
 
-    def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
+    def _get(self, wanted: RemoteRead, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
         name, key = split(wanted.url)
 
         def ask() -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prepserver.pipeline.urls import split
-from prepserver.source.storage.remote import Wanted, link, version_of
+from prepserver.source.storage.remote import RemoteRead, link, version_of
 
 _WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
 _LOOK_BYTES = 64 << 10
@@ -46,8 +46,8 @@ class RemoteFile:
     def close(self) -> None:
         self._window = b""
 
-    def _part(self, offset: int, length: int) -> Wanted:
-        return Wanted(self._url, offset, length, self.size, self.version)
+    def _part(self, offset: int, length: int) -> RemoteRead:
+        return RemoteRead(self._url, offset, length, self.size, self.version)
 
 
 class Entry(NamedTuple):

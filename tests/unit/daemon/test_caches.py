@@ -16,14 +16,14 @@ from prepserver.cache.folder import FolderError
 from prepserver.cache.lifetime import KEPT_S
 from prepserver.cache.store import Shape, Store
 from prepserver.daemon.caches import Caches
-from prepserver.pipeline.caching import Wanted
+from prepserver.pipeline.caching import CacheSpec
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
 from tests.support.leaks import descriptors
 
 LISTING = work.Indexed("/index", 1000, 10, "d" * 64, "c" * 64)
-DECODED = Wanted("decoded", "h" * 64, ("Decode", "Resize"))
-ENCODED = Wanted("encoded")
+DECODED = CacheSpec("decoded", "h" * 64, ("Decode", "Resize"))
+ENCODED = CacheSpec("encoded")
 ROW = {"image": np.zeros((64, 64, 3), np.uint8)}
 
 

@@ -25,7 +25,7 @@ from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
 from prepserver.order import make_order
-from prepserver.pipeline.caching import Wanted
+from prepserver.pipeline.caching import CacheSpec
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
@@ -402,7 +402,7 @@ def test_idle_caches_give_way_to_a_ring(room: Room, monkeypatch: pytest.MonkeyPa
     """Where only the budget for rings is spent, their end would free nothing of it."""
     heard: list[Any] = []
     room.caches.tell = lambda message, _fds: heard.append(message)
-    room.caches.want(Wanted("encoded"), work.Indexed("/none", N, 0, "digest", "content"), "/data")
+    room.caches.want(CacheSpec("encoded"), work.Indexed("/none", N, 0, "digest", "content"), "/data")
     room.caches.tick(())
     monkeypatch.setattr("prepserver.daemon.executor.machine_free_bytes", lambda: (0 if is_short else 1 << 50, ""))
     room.rings.budget_bytes = 0

@@ -15,21 +15,21 @@ import pytest
 import torch
 
 from prepserver.memory.errors import SegmentError
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import create_segment
 
 NBYTES = 3 * 4096
 
 
-def mapped(**changed: bool | int) -> Mapping:
+def mapped(**changed: bool | int) -> MemoryMap:
     fd = create_segment("test", NBYTES)
     try:
-        return Mapping(fd, 0, NBYTES, **({"writable": True} | changed))  # type: ignore[arg-type]
+        return MemoryMap(fd, 0, NBYTES, **({"writable": True} | changed))  # type: ignore[arg-type]
     finally:
         os.close(fd)
 
 
-def bytes_of(mapping: Mapping) -> npt.NDArray[np.uint8]:
+def bytes_of(mapping: MemoryMap) -> npt.NDArray[np.uint8]:
     return np.ctypeslib.as_array(mapping.buffer)
 
 
@@ -55,8 +55,8 @@ def test_two_copies_are_one_memory_end_to_end() -> None:
 
 def test_a_part_of_a_segment_is_mapped_from_its_offset() -> None:
     fd = create_segment("test", NBYTES)
-    whole = bytes_of(Mapping(fd, 0, NBYTES, writable=True))
-    part = bytes_of(Mapping(fd, 4096, 4096, writable=False))
+    whole = bytes_of(MemoryMap(fd, 0, NBYTES, writable=True))
+    part = bytes_of(MemoryMap(fd, 4096, 4096, writable=False))
     os.close(fd)
     whole[4096 + 3] = 4
     assert part[3] == 4
@@ -94,7 +94,7 @@ def test_what_the_kernel_refuses_is_an_error_with_its_reason(nbytes: int, offset
     fd = create_segment("test", NBYTES)
     try:
         with pytest.raises(SegmentError, match="Invalid argument"):
-            Mapping(fd, offset, nbytes, writable=True)
+            MemoryMap(fd, offset, nbytes, writable=True)
     finally:
         os.close(fd)
 
@@ -103,18 +103,18 @@ def test_a_refused_mapping_leaves_no_address_space_behind() -> None:
     before = len(Path("/proc/self/maps").read_text().splitlines())
     for _ in range(50):
         with pytest.raises(SegmentError):
-            Mapping(-1, 0, 1 << 20, writable=True)
+            MemoryMap(-1, 0, 1 << 20, writable=True)
     assert len(Path("/proc/self/maps").read_text().splitlines()) < before + 25
 
 
 _WRITE = """
 import os, sys
 import numpy as np
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import create_segment
 
 fd = create_segment("test", 4096)
-view = np.frombuffer(Mapping(fd, 0, 4096, writable=sys.argv[1] == "writable").buffer, np.uint8)
+view = np.frombuffer(MemoryMap(fd, 0, 4096, writable=sys.argv[1] == "writable").buffer, np.uint8)
 view.setflags(write=True)
 view[0] = 1
 print("written")
@@ -136,11 +136,11 @@ def test_a_write_to_a_read_only_mapping_kills_the_writer() -> None:
 _FORK = """
 import gc, os
 import numpy as np
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from prepserver.memory.segment import create_segment
 
 fd = create_segment("test", 4096)
-mapping = Mapping(fd, 0, 4096, writable=True)
+mapping = MemoryMap(fd, 0, 4096, writable=True)
 view = np.frombuffer(mapping.buffer, np.uint8)
 child = os.fork()
 if child == 0:
@@ -160,7 +160,7 @@ def test_a_forked_child_has_no_mapping_and_its_parent_keeps_it() -> None:
 
 def test_it_is_known_which_memory_is_not_there_yet() -> None:
     fd = create_segment("test", NBYTES)
-    mapping, other = (Mapping(fd, 0, NBYTES, writable=True) for _ in range(2))
+    mapping, other = (MemoryMap(fd, 0, NBYTES, writable=True) for _ in range(2))
     os.close(fd)
     assert mapping.absent_from(0) == 0
     bytes_of(other)[0] = 1  # whoever touches it

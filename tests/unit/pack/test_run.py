@@ -93,7 +93,7 @@ def test_a_packed_dataset_keeps_labels_names_and_classes(kind: str, tmp_path: Pa
     summary = do(spec, tmp_path / "out")
     index, packed_index = build_index(spec, tmp_path / "cache"), build_index(Packed(summary.folder), tmp_path / "cache")
     plain, packed = open_source(spec, index.path), open_source(Packed(summary.folder), packed_index.path)
-    assert len(packed) == len(plain) == packed_index.n == summary.samples
+    assert len(packed) == len(plain) == packed_index.samples == summary.samples
     assert packed.classes() == plain.classes()
     assert [packed.name(k) for k in range(len(plain))] == [plain.name(k) for k in range(len(plain))]
     assert [packed.label(k) for k in range(len(plain))] == [plain.label(k) for k in range(len(plain))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prepserver.pipeline.caching import MAX_PATH_CHARS, Wanted, head_of, wanted
+from prepserver.pipeline.caching import MAX_PATH_CHARS, CacheSpec, head_of, wanted
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Label
 from prepserver.pipeline.ops import (
@@ -62,11 +62,11 @@ CROPPED = Pipeline.from_ops([RandomResizedCrop(8)])
 def test_a_folder_holds_images_where_an_op_makes_them_smaller() -> None:
     head = head_of(RESIZED)
     assert wanted("", RESIZED) is None
-    assert wanted("encoded", RESIZED) == Wanted("encoded")
-    assert wanted("decoded", RESIZED) == Wanted("decoded", head.digest, ("Decode", "Resize"))
-    assert wanted("decoded", CROPPED) == Wanted("decoded", head_of(CROPPED).digest, ("Decode",))
-    assert wanted("/here", RESIZED) == Wanted("decoded", head.digest, ("Decode", "Resize"), "/here")
-    assert wanted("/here", CROPPED) == Wanted("encoded", folder="/here")
+    assert wanted("encoded", RESIZED) == CacheSpec("encoded")
+    assert wanted("decoded", RESIZED) == CacheSpec("decoded", head.digest, ("Decode", "Resize"))
+    assert wanted("decoded", CROPPED) == CacheSpec("decoded", head_of(CROPPED).digest, ("Decode",))
+    assert wanted("/here", RESIZED) == CacheSpec("decoded", head.digest, ("Decode", "Resize"), "/here")
+    assert wanted("/here", CROPPED) == CacheSpec("encoded", folder="/here")
 
 
 @pytest.mark.parametrize("cache", ["ENCODED", "here", "./here", "/a\0b", "/" + "x" * MAX_PATH_CHARS])
@@ -80,5 +80,5 @@ def test_decoded_samples_have_images_and_at_most_masks(columns: Columns) -> None
     pipeline = Pipeline.from_ops([Resize((8, 8))] if "image" in columns else [], columns=columns)
     with pytest.raises(SpecError, match="use 'encoded'"):
         wanted("decoded", pipeline)
-    assert wanted("/here", pipeline) == Wanted("encoded", folder="/here")
+    assert wanted("/here", pipeline) == CacheSpec("encoded", folder="/here")
     assert wanted("decoded", Pipeline.from_ops([Resize((8, 8))], columns=images(mask=True))) is not None

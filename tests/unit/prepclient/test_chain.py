@@ -16,10 +16,10 @@ from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.batch_makers import CudaBatchMaker, HostBatchMaker
 from prepclient.chain import RingChain
 from prepclient.device import DeviceCopier
-from prepclient.feed import Service, Start
+from prepclient.feed import ResumePoint, Service
 from prepclient.finish import Finish, looks_of
 from prepclient.pinning import PinDriver
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
@@ -94,7 +94,7 @@ class Reader:
 def ring_of(value: int) -> int:
     """A ring all of whose values are `value`."""
     fd = create_segment(f"prepserver-lane-{value}", LAYOUT.nbytes)
-    rows, _mapping = Rows.map_writable(fd, LAYOUT)
+    rows, _mapping = MappedRing.map_writable(fd, LAYOUT)
     for array in rows.writable_arrays().values():
         array[...] = value
     return fd
@@ -106,10 +106,12 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
     device = StageDevice()
     made = DeviceCopier("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
-    map_rows = partial(Rows.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else Rows.map
+    map_rows = (
+        partial(MappedRing.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else MappedRing.map
+    )
 
     def attach() -> ServedFeed:
-        return ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=60.0), print, map_rows)
+        return ServedFeed(tmp_path, SPEC, ResumePoint(), Service(timeout_s=60.0), print, map_rows)
 
     fd = ring_of(0)
     inodes = [os.fstat(fd).st_ino]
@@ -151,7 +153,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
 def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:
     fds = [ring_of(value) for value in range(2)]
-    first, second = (Rows.map(fd, LAYOUT) for fd in fds)
+    first, second = (MappedRing.map(fd, LAYOUT) for fd in fds)
     for fd in fds:
         os.close(fd)
     chain = RingChain(first)
@@ -164,10 +166,10 @@ def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:
 
 def test_numbers_are_copies_across_rings() -> None:
     fds = [ring_of(value) for value in range(2)]
-    chain = RingChain(Rows.map(fds[0], LAYOUT))
-    chain.add(6, Rows.map(fds[1], LAYOUT))
+    chain = RingChain(MappedRing.map(fds[0], LAYOUT))
+    chain.add(6, MappedRing.map(fds[1], LAYOUT))
     numbers = chain.scalars(3, 10)["label"]
-    Rows.map_writable(fds[0], LAYOUT)[0].writable_arrays()["label"][4] = 9
+    MappedRing.map_writable(fds[0], LAYOUT)[0].writable_arrays()["label"][4] = 9
     assert numbers.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert (numbers.dtype, numbers.shape) == (torch.int64, (7,))
     assert chain.scalars(3, 10)["label"].tolist() == [0, 9, 0, 1, 1, 1, 1]

@@ -27,7 +27,7 @@ from prepclient import (
 )
 from prepclient.batch_makers import CudaBatchMaker
 from prepclient.device import DeviceCopier
-from prepclient.feed import Start, Until
+from prepclient.feed import ResumePoint, Until
 from prepclient.finish import Finish, looks_of
 from prepclient.inline import InlineFeed
 from prepclient.session import Bad, Session
@@ -57,7 +57,7 @@ def as_views(images: Any) -> tuple[torch.Tensor, ...]:
 def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool, finish: dict[str, Any]) -> None:
     spec = make_spec(SOURCE, OPS, views=views, **SPEC)
     device = FakeDevice()
-    feed = InlineFeed(spec, Start(), lambda _samples: None)
+    feed = InlineFeed(spec, ResumePoint(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     look = looks_of(spec.pipeline, Finish())[0]
@@ -83,7 +83,7 @@ def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend
     given: dict[str, Any] = {**SPEC, "batch_size": 1, "sharding": Sharding(0, 2), "job": "pair"}
     spec = make_spec(source, OPS, views=views, **given)
     device = FakeDevice()
-    feed = InlineFeed(spec, Start(), lambda _samples: None)
+    feed = InlineFeed(spec, ResumePoint(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     made = DeviceCopier(
@@ -129,7 +129,7 @@ class Drip(InlineFeed):
 
 def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:
     spec = make_spec(SOURCE, OPS, **SPEC)
-    feed = Drip(spec, Start(), lambda _samples: None)
+    feed = Drip(spec, ResumePoint(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     device = FakeDevice()
     maker = CudaBatchMaker(
@@ -272,7 +272,7 @@ def test_batches_on_a_device_are_cut_to_their_longest_row(tmp_path: Path) -> Non
     given: dict[str, Any] = {**SPEC, "batch_size": 4}
     spec = make_spec(TextLines(tmp_path / "a.txt"), ops, **given)
     device = FakeDevice()
-    feed = InlineFeed(spec, Start(), lambda _samples: None)
+    feed = InlineFeed(spec, ResumePoint(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     small = {"length": torch.int64, "index": torch.int64}

@@ -11,7 +11,7 @@ import pytest
 from prepclient import Joining, SyntheticImages
 from prepclient import served as room
 from prepclient.errors import BatchTimeout, ProtocolViolation
-from prepclient.feed import Service, Start, Until
+from prepclient.feed import ResumePoint, Service, Until
 from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
@@ -48,7 +48,7 @@ def served_by(runtime_dir: Path, layout: RingLayout) -> tuple[ServedFeed, Peer]:
     welcome = Welcome(1, 64, 0, "x", 0, 0, 0, layout.to_wire())
     fd = create_segment("test", layout.nbytes)
     try:
-        return leased(runtime_dir, welcome, fd, lambda: ServedFeed(runtime_dir, SPEC, Start(), Service(), print))
+        return leased(runtime_dir, welcome, fd, lambda: ServedFeed(runtime_dir, SPEC, ResumePoint(), Service(), print))
     finally:
         os.close(fd)
 

@@ -18,7 +18,7 @@ import pytest
 
 from prepclient import CenterCrop, PrepClient, SyntheticImages, pinning
 from prepclient.pinning import CAPTURE_ERRORS, PORTABLE, RELAXED, HostPin, LibCuda, PinDriver, PinningWarning
-from prepserver.memory.mapping import Mapping
+from prepserver.memory.mapping import MemoryMap
 from tests.support.device_client import DeviceClient
 from tests.support.fake_device import RunningDevice
 from tests.support.waiting import PATIENCE_S
@@ -221,9 +221,9 @@ def test_a_child_forked_during_locking_can_close_at_once() -> None:
 
 
 def test_the_mapping_lives_as_long_as_its_lock() -> None:
-    class Mapping: ...
+    class MemoryMap: ...
 
-    mapping = Mapping()
+    mapping = MemoryMap()
     lives = weakref.ref(mapping)
     pin = HostPin(BASE, 4096, RecordingDriver(), keep=mapping)
     del mapping
@@ -237,7 +237,7 @@ def test_the_mapping_lives_as_long_as_its_lock() -> None:
 def test_a_mapping_that_cannot_be_unlocked_is_never_unmapped() -> None:
     fd = os.memfd_create("prepserver-test", os.MFD_CLOEXEC)
     os.ftruncate(fd, 4096)
-    mapping = Mapping(fd, 0, 4096, writable=True)
+    mapping = MemoryMap(fd, 0, 4096, writable=True)
     os.close(fd)
     address = mapping.address
     driver = RecordingDriver()

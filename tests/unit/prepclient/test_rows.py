@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import create_segment
@@ -22,11 +22,11 @@ from tests.support.images import sample_layout
 from tests.support.server import environment
 
 
-def ring(rows: int, shape: tuple[int, ...] = (16, 16, 4), dtype: str = "uint8") -> tuple[Ring, Rows]:
+def ring(rows: int, shape: tuple[int, ...] = (16, 16, 4), dtype: str = "uint8") -> tuple[Ring, MappedRing]:
     """A worker's and a client's view of one ring; row r holds r everywhere."""
     layout = sample_layout(rows, shape, dtype)
     fd = create_segment("test", layout.nbytes)
-    written, seen = Ring(fd, layout), Rows.map(fd, layout)
+    written, seen = Ring(fd, layout), MappedRing.map(fd, layout)
     os.close(fd)
     for row in range(rows):
         for field in ("image", "label", "index"):
@@ -77,7 +77,8 @@ def test_nothing_is_copied() -> None:
 def test_each_view_is_its_own_array_with_runs_like_a_single_ones(rows: int, pieces: int) -> None:
     layout = sample_layout(rows, (16, 16, 4), "uint8", views=3)
     fd = create_segment("test", layout.nbytes)
-    written, seen, (writable, mapping) = Ring(fd, layout), Rows.map(fd, layout), Rows.map_writable(fd, layout)
+    written, seen = Ring(fd, layout), MappedRing.map(fd, layout)
+    writable, mapping = MappedRing.map_writable(fd, layout)
     os.close(fd)
     for row in range(rows):
         for view, field in enumerate(field.name for field in layout.dense):
@@ -109,7 +110,7 @@ def test_every_type_of_row_is_seen_as_it_was_written(dtype: str) -> None:
 def test_the_writable_mapping_is_the_same_memory() -> None:
     layout = sample_layout(12, (16, 16, 4), "uint8")
     fd = create_segment("test", layout.nbytes)
-    seen, (writable, mapping) = Rows.map(fd, layout), Rows.map_writable(fd, layout)
+    seen, (writable, mapping) = MappedRing.map(fd, layout), MappedRing.map_writable(fd, layout)
     os.close(fd)
     fields = writable.writable_arrays()
     fields["image"][2], fields["label"][2], fields["index"][2] = 5, 6, 7
@@ -118,7 +119,7 @@ def test_the_writable_mapping_is_the_same_memory() -> None:
     assert mapping.nbytes == layout.nbytes
 
 
-@pytest.mark.parametrize("make", [Rows.map, Rows.map_writable])
+@pytest.mark.parametrize("make", [MappedRing.map, MappedRing.map_writable])
 def test_a_segment_of_another_size_is_not_mapped(make: object) -> None:
     fd = create_segment("test", 4096)
     try:
@@ -130,13 +131,13 @@ def test_a_segment_of_another_size_is_not_mapped(make: object) -> None:
 
 _WRITE = """
 import os, warnings
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 from prepserver.memory.segment import create_segment
 from tests.support.images import sample_layout
 
 warnings.simplefilter("ignore")
 layout = sample_layout(12, (16, 16, 4), "uint8")
-rows = Rows.map(create_segment("test", layout.nbytes), layout)
+rows = MappedRing.map(create_segment("test", layout.nbytes), layout)
 print(int(rows.parts(0, 4)[0].sum()), flush=True)
 rows.parts(0, 4)[0].add_(1)
 print("written")
@@ -153,7 +154,7 @@ _LARGE_PAGES = """
 import mmap, os
 mmap.PAGESIZE = 65536
 import numpy as np
-from prepclient.rows import Rows
+from prepclient.rows import MappedRing
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.layout import whole_page_rows
@@ -165,7 +166,7 @@ for rows in (64, 7):
     assert layout.nbytes % 65536 == 0
     assert all(layout.offset(f.name) % 65536 == 0 for f in layout.fields)
     fd = create_segment("test", layout.nbytes)
-    written, seen = Ring(fd, layout), Rows.map(fd, layout)
+    written, seen = Ring(fd, layout), MappedRing.map(fd, layout)
     for row in range(rows):
         written.row("image_1", row)[...] = row
     pieces = seen.parts(rows - 2, rows + 2, 1)

@@ -15,7 +15,7 @@ import pytest
 
 from prepclient import RandomResizedCrop, SyntheticImages, served, transport
 from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
-from prepclient.feed import Service, Start
+from prepclient.feed import ResumePoint, Service
 from prepclient.served import ServedFeed
 from prepclient.spec import make_spec
 from prepclient.transport import ask, ask_status, connect
@@ -208,7 +208,7 @@ def test_a_busy_daemon_is_asked_again(
 
     monkeypatch.setattr(transport, "connect", connect)
     try:
-        feed = ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=60.0), print)
+        feed = ServedFeed(tmp_path, SPEC, ResumePoint(), Service(timeout_s=60.0), print)
         feed.close()
     finally:
         daemon.join()
@@ -242,7 +242,7 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path, monkeyp
     daemon.start()
     try:
         with pytest.raises(ServerBusy, match=r"7 clients, its limit; .*timeout_s = 60"):
-            ServedFeed(tmp_path, SPEC, Start(), Service(timeout_s=60.0), print)
+            ServedFeed(tmp_path, SPEC, ResumePoint(), Service(timeout_s=60.0), print)
     finally:
         ended.set()
         transport.connect(tmp_path).close()

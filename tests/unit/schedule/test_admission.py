@@ -20,8 +20,8 @@ from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.admission import ABSENT_S
 from prepserver.schedule.asked import (
     Asked,
+    EpochPosition,
     Refusal,
-    Start,
     check,
     first_of,
     given_place,
@@ -311,7 +311,7 @@ def test_a_start_is_refused_where_no_epoch_begins() -> None:
 
 def test_a_job_without_any_batch_is_refused() -> None:
     with pytest.raises(Refusal, match="has no batch of batch_size = 25") as e:
-        line_of(asked(batch_size=25, drop_last=True), N, Start(0, 0), 0, 0)
+        line_of(asked(batch_size=25, drop_last=True), N, EpochPosition(0, 0), 0, 0)
     assert e.value.field == "batch_size"
 
 

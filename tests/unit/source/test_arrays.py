@@ -92,7 +92,7 @@ def test_integers_with_the_name_label_are_labels(dtype: str, tmp_path: Path) -> 
     assert spec.columns["label"] == declared.columns["y"] == kinds.Label()
     assert Arrays(x=tmp_path / "x.npy", y=tmp_path / "y.npy").columns["y"] == kinds.Scalar(dtype)
     info = build_index(spec, tmp_path / "cache")
-    assert (info.n, info.num_classes) == (N, 7)
+    assert (info.samples, info.num_classes) == (N, 7)
     source = opened(declared, tmp_path)
     assert block(source, declared, [8, 20])["y"].tolist() == [1, 6]
     assert (source.label(9), source.name(9)) == (2, "x.npy[9]")

@@ -50,7 +50,7 @@ from prepserver.source import (
     open_source,
     shards,
 )
-from prepserver.source.cache import IndexCache
+from prepserver.source.cache import ListingCache
 from prepserver.source.composed import drawn, unified
 from prepserver.source.container import Container
 from prepserver.source.maps import Interleaved, Woven
@@ -252,7 +252,7 @@ def test_a_file_of_indices_chooses_and_is_read_again(home: Path, tmp_path: Path)
     assert build_index(spec, home / "cache", lambda _: pytest.fail("listed again")) == first
     np.save(tmp_path / "chosen.npy", np.array([0], np.uint16))
     changed = build_index(spec, home / "cache")
-    assert (changed.n, first.n) == (1, 3)
+    assert (changed.samples, first.samples) == (1, 3)
     assert changed.content_digest != first.content_digest
     assert len(open_source(spec, first.path)) == 3  # as for a stream that began on it
 
@@ -323,7 +323,7 @@ def test_labels_without_names_stay_as_they_are(home: Path, tmp_path: Path) -> No
 def test_a_listing_of_an_earlier_release_is_made_anew(home: Path) -> None:
     spec = Concat([leaf(home, 0)[0], leaf(home, 1)[0]])
     old = build_index(spec, home / "cache")
-    cache = IndexCache(old.path.parent)
+    cache = ListingCache(old.path.parent)
     meta = {name: value for name, value in Container(old.path).meta.items() if name != "is_numbered"}
     old.path.unlink()
     cache.publish(meta["key"], old.digest, meta, {})
@@ -365,7 +365,7 @@ def test_a_change_of_a_source_is_seen(home: Path, tmp_path: Path) -> None:
     before = build_index(Repeat(spec, 2), home / "cache")
     (tmp_path / "list.txt").write_text(f"{home}/0/0.jpg 0\n{home}/1/0.jpg 0\n")
     after = build_index(Repeat(spec, 2), home / "cache")
-    assert (before.n, after.n) == (2, 4)
+    assert (before.samples, after.samples) == (2, 4)
     assert before.digest != after.digest
     source = open_source(Repeat(spec, 2), before.path)
     assert (len(source), source.name(1)) == (2, f"{home}/0/0.jpg")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prepserver.pipeline.sources import FileList
-from prepserver.source import IndexInfo, Source, SourceError, build_index, open_source
+from prepserver.source import Listing, Source, SourceError, build_index, open_source
 from tests.support.waiting import PATIENCE_S
 
 
@@ -17,7 +17,7 @@ def write(tmp_path: Path, content: str | bytes, name: str = "list.txt") -> FileL
     return FileList(str(path))
 
 
-def opened(spec: FileList, tmp_path: Path) -> tuple[IndexInfo, Source]:
+def opened(spec: FileList, tmp_path: Path) -> tuple[Listing, Source]:
     info = build_index(spec, tmp_path / "cache")
     return info, open_source(spec, info.path)
 
@@ -30,7 +30,7 @@ def test_integer_labels_are_taken_as_they_are(tmp_path: Path) -> None:
     text = "# a comment\n\na/1.jpg 7\n  b.jpg\t0  \nwith blanks in it.jpg 3\r\n/abs/x.jpg +2"
     info, source = opened(write(tmp_path, text), tmp_path)
     assert rows(source) == [("a/1.jpg", 7), ("b.jpg", 0), ("with blanks in it.jpg", 3), ("/abs/x.jpg", 2)]
-    assert (info.n, info.num_classes, source.classes()) == (4, 8, [])
+    assert (info.samples, info.num_classes, source.classes()) == (4, 8, [])
 
 
 def test_labels_may_be_identifiers_which_are_no_classes(tmp_path: Path) -> None:

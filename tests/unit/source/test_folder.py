@@ -59,7 +59,7 @@ def test_samples_are_read_with_their_label_and_name(tmp_path: Path) -> None:
     spec = ImageFolder(str(tmp_path / "data"))
     info = build_index(spec, tmp_path / "cache")
     source = open_source(spec, info.path)
-    assert (info.n, info.num_classes, len(source), source.classes()) == (2, 2, 2, ["cat", "dog"])
+    assert (info.samples, info.num_classes, len(source), source.classes()) == (2, 2, 2, ["cat", "dog"])
     assert source.read(0) == {"image": b"cat/1.jpg", "label": 0}
     assert source.read(1) == {"image": b"dog/deep/2.jpg", "label": 1}
     assert [source.name(index) for index in range(2)] == ["cat/1.jpg", "dog/deep/2.jpg"]
@@ -152,7 +152,7 @@ def test_two_links_to_one_folder_are_no_loop(tmp_path: Path) -> None:
     make_tree(tmp_path / "data", "a/real/1.jpg")
     (tmp_path / "data/a/l1").symlink_to("real")
     (tmp_path / "data/a/l2").symlink_to("real")
-    assert build_index(ImageFolder(str(tmp_path / "data")), tmp_path / "cache").n == 3
+    assert build_index(ImageFolder(str(tmp_path / "data")), tmp_path / "cache").samples == 3
 
 
 def test_the_scan_tells_the_final_number(tmp_path: Path) -> None:

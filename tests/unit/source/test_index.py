@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.pipeline.sources import FileList, Filter, ImageFolder, SourceSpec, SyntheticImages
-from prepserver.source import IndexInfo, SourceError, build_index, open_source, progress, reader
+from prepserver.source import Listing, SourceError, build_index, open_source, progress, reader
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.files import FileSource, FileTable
@@ -43,7 +43,7 @@ class Data:
     def rest(self) -> None:
         age(self.root, *(path for path in self.root.rglob("*") if path.is_dir()))
 
-    def build(self) -> IndexInfo:
+    def build(self) -> Listing:
         return build_index(self.spec, self.cache, self._report)
 
     def _report(self, _count: int) -> None:
@@ -68,7 +68,7 @@ def test_a_new_file_anywhere_is_seen(data: Data, name: str) -> None:
     (data.root / name).parent.mkdir(exist_ok=True)
     (data.root / name).touch()
     second = data.build()
-    assert second.n == first.n + 1
+    assert second.samples == first.samples + 1
     assert second.digest != first.digest
     assert second.path != first.path
 
@@ -76,11 +76,11 @@ def test_a_new_file_anywhere_is_seen(data: Data, name: str) -> None:
 def test_a_removed_file_and_a_removed_folder_are_seen(data: Data) -> None:
     data.build()
     (data.root / "a/deep/2.jpg").unlink()
-    assert data.build().n == 2
+    assert data.build().samples == 2
     data.rest()
-    assert data.build().n == 2
+    assert data.build().samples == 2
     (data.root / "a/deep").rmdir()
-    assert data.build().n == 2
+    assert data.build().samples == 2
     assert data.scans == 4
 
 
@@ -224,7 +224,7 @@ def test_a_list_is_read_again_when_its_time_or_its_size_changes(tmp_path: Path) 
     spec = FileList(str(path))
     scans: list[int] = []
 
-    def build(text: str) -> IndexInfo:
+    def build(text: str) -> Listing:
         path.write_text(text)
         os.utime(path, (1e9, 1e9))
         return build_index(spec, tmp_path / "cache", scans.append)

@@ -27,13 +27,13 @@ from prepserver.source import (
     lines,
     open_source,
 )
-from prepserver.source.reader import IndexInfo
+from prepserver.source.reader import Listing
 
 Spec = Csv | Jsonl | TextLines
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def opened(spec: Spec, tmp_path: Path, roots: Roots | None = None) -> tuple[Source, IndexInfo]:
+def opened(spec: Spec, tmp_path: Path, roots: Roots | None = None) -> tuple[Source, Listing]:
     info = build_index(spec, tmp_path / "cache", roots=roots)
     return open_source(spec, info.path, roots), info
 
@@ -71,7 +71,7 @@ def test_lines_are_those_of_python_without_empty_ones(
             return
         source, info = opened(TextLines(folder / "*.txt"), folder)
         assert [(source.read(k)["text"], source.name(k)) for k in range(len(source))] == expected
-    assert (info.n, info.num_classes) == (len(expected), 0)
+    assert (info.samples, info.num_classes) == (len(expected), 0)
 
 
 def test_the_index_takes_eight_bytes_a_sample(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_file_that_is_written_anew_is_another_state(tmp_path: Path) -> None:
     source, before = opened(TextLines(path), tmp_path)
     path.write_text("cc\ndd\n")
     other, after = opened(TextLines(path), tmp_path)
-    assert (before.content_digest, before.n) == (after.content_digest, after.n)
+    assert (before.content_digest, before.samples) == (after.content_digest, after.samples)
     assert (before.digest, before.path) != (after.digest, after.path)
     with pytest.raises(SampleError, match=r"a\.txt has changed since the dataset was listed"):
         source.read(0)

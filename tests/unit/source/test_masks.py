@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> ImageFolder:
 def test_a_folders_masks_have_the_names_of_its_images(folder: ImageFolder, tmp_path: Path) -> None:
     info = build_index(folder, tmp_path / "cache")
     source = open_source(folder, info.path)
-    by_name = {source.name(index): index for index in range(info.n)}
+    by_name = {source.name(index): index for index in range(info.samples)}
     assert source.read(by_name["cat/1.jpg"]) == {"image": b"cat/1.jpg", "mask": b"cat/1.png", "label": 0}
     assert source.read(by_name["dog/deep/2.JPEG"])["mask"] == b"dog/deep/2.png"
     with pytest.raises(SampleError, match=r"its mask dog/3\.png: the file is gone"):

@@ -20,7 +20,7 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import ImageFolder, Packed, TextLines, source_from_wire
 from prepserver.protocol.packed import BrokenRecordError, IndexedScan, kept_record, pixels_record
-from prepserver.source import IndexInfo, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source import Listing, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.packed_values import from_bytes, to_bytes
 from prepserver.source.readers.packed import columns_meta
@@ -46,7 +46,7 @@ class Dataset:
         self.spec = Packed(str(self.root))
         self.cache = tmp_path / "cache"
 
-    def index(self) -> IndexInfo:
+    def index(self) -> Listing:
         return build_index(self.spec, self.cache)
 
     def open(self) -> Source:
@@ -85,7 +85,7 @@ def test_every_sample_is_there_in_any_order(dataset: Dataset) -> None:
 def test_the_index_is_the_datasets_own_and_the_cache_stays_empty(dataset: Dataset) -> None:
     info = dataset.index()
     assert info.path.parent == dataset.root
-    assert (info.n, info.num_classes) == (COUNT, 2)
+    assert (info.samples, info.num_classes) == (COUNT, 2)
     assert not dataset.cache.exists()
 
 

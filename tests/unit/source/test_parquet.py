@@ -56,7 +56,7 @@ def test_rows_of_all_files_and_groups_are_samples(tmp_path: Path) -> None:
     ]
     assert [source.read(index) for index in range(12)] == expected
     assert [source.read(index) for index in reversed(range(12))] == expected[::-1]
-    assert (info.n, info.num_classes, source.classes()) == (12, 2, ["cat", "dog"])
+    assert (info.samples, info.num_classes, source.classes()) == (12, 2, ["cat", "dog"])
     assert [source.label(index) for index in (0, 8)] == [0, 1]
     assert [source.name(index) for index in (6, 7)] == [
         f"{tmp_path}/0.parquet, row 6",

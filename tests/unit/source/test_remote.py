@@ -31,7 +31,7 @@ from prepserver.pipeline.sources import (
 )
 from prepserver.source import OutsideRootsError, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.storage import remote
-from prepserver.source.storage.remote import Wanted
+from prepserver.source.storage.remote import RemoteRead
 from tests.support import datasets, texts
 from tests.support.datasets import COUNT
 from tests.support.object_store import SECRET, ObjectStore, end_reads, object_store
@@ -309,7 +309,7 @@ def test_an_unchanged_bucket_is_listed_again_and_kept(
     assert first.path.stat().st_mtime_ns == made_ns
     assert found[-1] == COUNT
     store.put(f"{tmp_path.name}/dogs/more.jpg", jpeg(50))
-    assert build_index(photos[1], tmp_path / "cache").n == COUNT + 1
+    assert build_index(photos[1], tmp_path / "cache").samples == COUNT + 1
 
 
 def test_a_changed_object_is_an_error_and_another_dataset(
@@ -412,7 +412,7 @@ def test_reads_begin_before_they_are_needed_and_are_not_repeated(
 def test_threads_end_with_what_reads_by_them(store: ObjectStore) -> None:
     store.put("small", b"it is")
     link = remote.Link()
-    assert link.read(Wanted("s3://data/small"), 10) == b"it is"
+    assert link.read(RemoteRead("s3://data/small"), 10) == b"it is"
     threads = link._reading._threads
     assert [thread.is_alive() for thread in threads] == [True]
     del link
@@ -427,7 +427,7 @@ def test_a_process_ends_after_its_reads(store: ObjectStore) -> None:
 import atexit
 atexit.register(lambda: print(begun.call.answer))  # called after all that is registered below
 from prepserver.source.storage import remote
-remote.link().want([remote.Wanted("s3://data/slow")])
+remote.link().want([remote.RemoteRead("s3://data/slow")])
 (begun,) = remote.link()._begun.values()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
@@ -439,7 +439,7 @@ def test_what_is_held_is_bounded(store: ObjectStore, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remote, "HELD_BYTES", 100)
     link = remote.link()
     store.put("small", bytes(40))
-    wanted = [Wanted("s3://data/small", offset, 40 - offset) for offset in range(5)]
+    wanted = [RemoteRead("s3://data/small", offset, 40 - offset) for offset in range(5)]
     link.want(wanted)
     assert len(link._begun) == 2
     assert [len(link.read(each, 100)) for each in wanted] == [40, 39, 38, 37, 36]
@@ -481,7 +481,7 @@ def test_redirects_lead_only_to_hosts_that_are_named(
     store: ObjectStore, deadline: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("there", b"it is")
-    moved = Wanted(f"{store.web}/moved")
+    moved = RemoteRead(f"{store.web}/moved")
     store.faults["moved"] = f"{store.web}/there"
     assert remote.link().get(moved) == b"it is"
     store.faults["moved"] = f"{store.web}/there".replace("127.0.0.1", "localhost")

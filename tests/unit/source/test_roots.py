@@ -36,7 +36,7 @@ def roots(tmp_path: Path) -> Roots:
 
 
 def index(spec: SourceSpec, tmp_path: Path, roots: Roots | None) -> int:
-    return build_index(spec, tmp_path / "cache", roots=roots).n
+    return build_index(spec, tmp_path / "cache", roots=roots).samples
 
 
 def test_a_root_holds_itself_and_what_lies_below(tmp_path: Path) -> None:

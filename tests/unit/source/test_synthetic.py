@@ -86,7 +86,7 @@ def test_one_bank_serves_any_number_of_samples(tmp_path: Path) -> None:
     few = build_index(SyntheticImages(50, size=24), tmp_path / "c")
     many = build_index(SyntheticImages(10**12, size=24), tmp_path / "c")
     assert few.path == many.path
-    assert (few.n, many.n, many.num_classes) == (50, 10**12, 1000)
+    assert (few.samples, many.samples, many.num_classes) == (50, 10**12, 1000)
     assert few.digest != many.digest
 
 

@@ -17,7 +17,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import Tar, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.patterns import expand
-from prepserver.source.reader import IndexInfo
+from prepserver.source.reader import Listing
 from prepserver.source.readers.tar import TarReader
 from prepserver.source.roots import OutsideRootsError, Roots
 
@@ -33,7 +33,7 @@ def write(path: Path, files: Mapping[str, bytes], form: int = tarfile.GNU_FORMAT
     return path
 
 
-def opened(spec: Tar, tmp_path: Path, roots: Roots | None = None) -> tuple[Source, IndexInfo]:
+def opened(spec: Tar, tmp_path: Path, roots: Roots | None = None) -> tuple[Source, Listing]:
     info = build_index(spec, tmp_path / "cache", roots=roots)
     return open_source(spec, info.path, roots), info
 
@@ -70,7 +70,7 @@ def test_samples_keep_the_order_of_shards_and_files(form: str, tmp_path: Path) -
         wanted = {"image": f"image {key}".encode(), "mask": f"mask {key}".encode(), "label": len(key)}
         assert source.read(index) == wanted
         assert list(source.read(index)) == ["image", "mask", "label"]
-    assert (info.n, info.num_classes, source.classes()) == (6, max(map(len, keys)) + 1, [])
+    assert (info.samples, info.num_classes, source.classes()) == (6, max(map(len, keys)) + 1, [])
 
 
 def test_a_size_in_a_pax_header_or_in_base_256_counts(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_no_bytes_follow_a_header_of_no_file(kind: bytes, tmp_path: Path) -> Non
         image.size = 3
         archive.addfile(image, io.BytesIO(b"one"))
     source, info = opened(Tar(tmp_path / "a.tar", label=None), tmp_path)
-    assert (info.n, source.read(0)) == (1, {"image": b"one"})
+    assert (info.samples, source.read(0)) == (1, {"image": b"one"})
 
 
 def test_what_an_older_release_listed_is_listed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,13 +149,13 @@ def test_what_an_older_release_listed_is_listed_anew(tmp_path: Path, monkeypatch
 def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
     write(tmp_path / "a.tar", {"a.jpg": b"a", "a.seg": b"m", "b.seg": b"m", "c.jpg": b"c", "c.seg": b"m", "d.txt": b""})
     source, info = opened(Tar(tmp_path / "a.tar", label=None, mask="seg"), tmp_path)
-    assert info.n == 3
+    assert info.samples == 3
     with pytest.raises(SampleError, match="has no image for it"):
         source.read(1)
     assert source.read(2) == {"image": b"c", "mask": b"m"}
     write(tmp_path / "b.tar", {"a.cls": b"1", "b.cls": b"2", "b.jpg": b"b", "c.txt": b""})
     source, info = opened(Tar(tmp_path / "b.tar"), tmp_path)
-    assert info.n == 2
+    assert info.samples == 2
     with pytest.raises(SampleError, match=r"b\.tar has no image for it"):
         source.read(0)
     assert source.read(1) == {"image": b"b", "label": 2}
@@ -171,7 +171,7 @@ def test_a_link_in_place_of_a_file_is_named(kind: bytes, tmp_path: Path) -> None
             archive.addfile(member)
     with pytest.raises(SourceError, match=r"a.tar: file .jpg of sample b is a link or a sparse file; write .*tar -h"):
         build_index(Tar(tmp_path / "a.tar"), tmp_path / "cache")
-    assert build_index(Tar(tmp_path / "a.tar", image="cls", label=None), tmp_path / "cache").n == 2
+    assert build_index(Tar(tmp_path / "a.tar", image="cls", label=None), tmp_path / "cache").samples == 2
 
 
 def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
@@ -254,7 +254,7 @@ def test_a_listing_is_kept_until_a_shard_changes(tmp_path: Path, monkeypatch: py
     write(path, {"a.jpg": b"12", "b.jpg": b"3"})
     with pytest.raises(SampleError, match=r"a.tar has changed since|should have"):
         source.read(0)
-    assert opened(spec, tmp_path)[1].n == 2
+    assert opened(spec, tmp_path)[1].samples == 2
 
 
 @pytest.mark.parametrize(
@@ -306,5 +306,5 @@ def test_an_index_of_many_small_samples_stays_small(tmp_path: Path) -> None:
         blocks.append(member.tobuf(tarfile.USTAR_FORMAT) + b"x".ljust(tarfile.BLOCKSIZE, b"\0"))
     (tmp_path / "a.tar").write_bytes(b"".join(blocks))
     _, info = opened(Tar(tmp_path / "a.tar", label=None), tmp_path)
-    assert info.n == 2000
-    assert info.path.stat().st_size < 60 * info.n
+    assert info.samples == 2000
+    assert info.path.stat().st_size < 60 * info.samples

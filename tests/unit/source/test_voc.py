@@ -138,7 +138,7 @@ def test_an_xml_file_that_changes_is_noticed(tmp_path: Path) -> None:
     changed = build_index(spec, tmp_path / "cache")
     assert changed.content_digest != first.content_digest
     Path(spec.root, "ImageSets/Main/train.txt").write_text("2\n")
-    assert build_index(spec, tmp_path / "cache").n == 1
+    assert build_index(spec, tmp_path / "cache").samples == 1
 
 
 def test_lists_that_name_nothing_or_lie_outside_are_refused(tmp_path: Path) -> None:

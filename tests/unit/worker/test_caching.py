@@ -65,7 +65,7 @@ class World:
     def __init__(self, spec: SourceSpec, home: Path) -> None:
         self.spec = spec
         self.index = build_index(spec, home)
-        self.samples = self.index.n
+        self.samples = self.index.samples
 
     def open(self) -> Source:
         return open_source(self.spec, self.index.path)
