@@ -26,6 +26,10 @@ from prepserver.protocol.schema import ProtocolError
 
 log = logging.getLogger("prepclient")
 
+_STOPPED_S = 5.0
+"""If `wait` looks at the clock after so long, this process was stopped (SIGSTOP, `docker pause`), perhaps with the
+daemon: that time does not count. Otherwise it looks after `SYNC_AFTER_S` at the latest."""
+
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
 _LEAST_WAIT_S = 0.0005
@@ -125,11 +129,14 @@ class ServedFeed(Feed):
         """See `Feed`."""
         if until.is_met():
             return
-        began_s = time.monotonic()
+        began_s = looked_s = time.monotonic()
         sync_s = began_s + SYNC_AFTER_S
         say_s = began_s + _SAY_AFTER_S
         while True:
             now_s = time.monotonic()
+            if now_s - looked_s > _STOPPED_S:
+                began_s += now_s - looked_s
+            looked_s = now_s
             if now_s - began_s > timeout_s:
                 raise BatchTimeout(self._what_is_missing(session, timeout_s))
             if self._alone_upto and now_s - began_s > _SAY_JOINING_AFTER_S:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from prepserver.daemon import awake
 from prepserver.daemon.line import Line, open_line
 from prepserver.daemon.runtime_dir import Door
 from prepserver.protocol.codec import encode
@@ -39,7 +40,7 @@ class Peer:
         self.pid, self.uid, _gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         self.pidfd = _peer_pidfd(sock, self.pid)  # readable when the process is dead; -1 if the kernel gives none
         self.line: Line | None = None  # carries messages; None before `open`
-        self.since_s = time.monotonic()  # when it was accepted, or when its last message was sent to it
+        self.since_s = awake.now_s()  # when it was accepted, or when its last message was sent to it
         self.asked = False  # whether it has asked its one question
         self.is_told = False  # whether its last message was sent to it, or its lease ended by `hang_up`
         self.cursor: int | None = None  # the daemon's number for its attachment, if it has one

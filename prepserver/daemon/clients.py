@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
+from prepserver.daemon import awake
 from prepserver.daemon.attach import NO_DESCRIPTOR, OUT_OF_DESCRIPTORS, Listener, Peer
 from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.complaints import Complaints
@@ -237,7 +237,7 @@ class Clients:
         else:
             self.end(attachment.peer, messages.Refused(end.code, end.text, end.field))
         self._leave(attachment.peer)
-        attachment.peer.since_s = time.monotonic()
+        attachment.peer.since_s = awake.now_s()
 
     # -- the ends of connections --------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Clients:
             self._hang_up(peer)
             return
         peer.is_told = True
-        peer.since_s = time.monotonic()
+        peer.since_s = awake.now_s()
 
     def _hang_up(self, peer: Peer) -> None:
         """Ends a connection; an attached client keeps its rows, which it may be reading, until it hangs up, too."""

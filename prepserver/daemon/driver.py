@@ -6,11 +6,11 @@ Whoever in the daemon hears of something (`clients`, `pool`, `reports`, ...) kno
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from prepserver.daemon import awake
 from prepserver.schedule.actions import Action
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Event
@@ -21,7 +21,7 @@ class Driver:
     """Handles events one at a time; those that the actions cause come after all actions."""
 
     coordinator: Coordinator
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = awake.now_s
     # Carries out one action and returns the event that answers it, if one does; set before the first event.
     carry_out: Callable[[Action], Event | None] = field(init=False)
     _events: deque[Event] = field(default_factory=deque, init=False)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.config import ConfigError, Settings
+from prepserver.daemon import awake
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.engine import Engine, backoff_s
 from prepserver.daemon.listings import Listings
@@ -96,7 +97,7 @@ class WorkerPool:
             self.seats += [Seat(workers + n, self.engines[1]) for n in range(settings.remote_workers)]
         self._up: dict[int, Child] = {}  # workers that can take tasks
         self._stuck: dict[int, Child] = {}  # killed and replaced, but not ended
-        self.listings = Listings(poll, self._spawn_indexer, cache_dir, time.monotonic)
+        self.listings = Listings(poll, self._spawn_indexer, cache_dir, awake.now_s)
         self.died = 0  # workers that ended by themselves, or were killed, but not as planned
 
     def start(self, task_done: Callable[[int, work.Filled | work.Failed], None]) -> None:
@@ -127,7 +128,7 @@ class WorkerPool:
         self._read_engine(self._zygote)
         # ORDER: after the zygote is up, because it may refuse the settings.
         for engine in self.engines[1:]:
-            engine.restart(time.monotonic())
+            engine.restart(awake.now_s())
 
     @property
     def kernels(self) -> tuple[str, str]:
@@ -238,13 +239,12 @@ class WorkerPool:
         asked_s = [seat.since_s for seat in self.local_seats if seat.child is not None and seat.child.pidfd is None]
         if any(now_s - each > START_TIMEOUT_S for each in (*asked_s, *self.listings.asked_s)):
             self._kill_engine(self._zygote, f"it started no process within {START_TIMEOUT_S:.0f} s")
-        now_ns = time.monotonic_ns()
         for seat in list(self.seats):
             if seat.child is None:
                 if seat.engine.is_up and now_s >= seat.due_s:
                     self._fill(seat)
             else:
-                self._check_deadline(seat, now_ns, now_s)
+                self._check_deadline(seat, now_s)
 
     def close(self, timeout_s: float) -> bool:
         """Ends every process; nothing is sent any more. Returns False if one waits for dead storage and did not end."""
@@ -275,7 +275,7 @@ class WorkerPool:
                 case launch.ChildExited(child, status, reason):
                     self._exited(child, status, reason)
                 case launch.ZygoteGone(reason, children):
-                    self._engine_gone(engine, reason, time.monotonic(), children)
+                    self._engine_gone(engine, reason, awake.now_s(), children)
         engine.watch_writing()
 
     def _engine_ready(self, engine: Engine) -> None:
@@ -330,9 +330,9 @@ class WorkerPool:
             seat.failures += 1
             wait_s = backoff_s(seat.failures)
             log.error("cannot start worker %d: %s. Trying again in %.1f s", seat.number, e, wait_s)
-            seat.due_s = time.monotonic() + wait_s
+            seat.due_s = awake.now_s() + wait_s
             return
-        seat.since_s = time.monotonic()
+        seat.since_s = awake.now_s()
         seat.killed_s = None
         seat.blameless = False
 
@@ -394,7 +394,7 @@ class WorkerPool:
         self._vacate(seat, suspect, strikes, stuck=False)
 
     def _vacate(self, seat: Seat, suspect: Suspect | None, strikes: int, *, stuck: bool) -> None:
-        child, now_s = seat.child, time.monotonic()
+        child, now_s = seat.child, awake.now_s()
         assert child is not None
         if seat.blameless:
             suspect, strikes = None, 0
@@ -417,7 +417,7 @@ class WorkerPool:
         elif seat.due_s <= now_s and seat.engine.is_up:
             self._fill(seat)
 
-    def _check_deadline(self, seat: Seat, now_ns: int, now_s: float) -> None:
+    def _check_deadline(self, seat: Seat, now_s: float) -> None:
         child = seat.child
         if child is None or child.pidfd is None:
             return
@@ -434,7 +434,7 @@ class WorkerPool:
             return
         stats = child.page.read()
         suspect = _suspect(stats)
-        if suspect is not None and now_ns - stats.started_ns > self._settings.sample_timeout_s * 1e9:
+        if suspect is not None and awake.since_s(stats.started_ns / 1e9) > self._settings.sample_timeout_s:
             log.warning(
                 "killed worker %d: it was at %s for more than sample_timeout_s = %g s",
                 child.number, _words(suspect), self._settings.sample_timeout_s,
@@ -445,7 +445,7 @@ class WorkerPool:
         seat = self._seat_of(child)
         if seat is None or seat.killed_s is not None:
             return False
-        seat.killed_s, seat.blameless = time.monotonic(), blameless
+        seat.killed_s, seat.blameless = awake.now_s(), blameless
         child.kill()
         return True
 

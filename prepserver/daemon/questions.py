@@ -9,12 +9,12 @@ import itertools
 import json
 import logging
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from prepserver.cache.folder import FolderError
+from prepserver.daemon import awake
 from prepserver.daemon.access import Access, Denied
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
@@ -175,7 +175,7 @@ class Questions:
             return
         # While memory of jobs that have left is being freed, a question that lacks memory is asked again: a restarted
         # script must not be refused because of the ring of its last run.
-        now_s = time.monotonic()
+        now_s = awake.now_s()
         question.until_s = now_s + _LEAVING_S if question.until_s is None else question.until_s
         is_freed = self.rings.are_leaving or self.caches.are_leaving
         if answer.code == "memory" and is_freed and now_s < question.until_s:

@@ -19,7 +19,7 @@ from typing import Any
 from prepserver import __version__
 from prepserver.audit import logfile
 from prepserver.config import ConfigError, Settings, auto_most_workers, reload
-from prepserver.daemon import quarantine
+from prepserver.daemon import awake, quarantine
 from prepserver.daemon.about import about
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Listener
@@ -100,7 +100,7 @@ class Daemon:
             (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
-        self._caches = Caches(cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, time.monotonic)
+        self._caches = Caches(cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, awake.now_s)
         self._gpus = Gpus()
         self._notifier = Notifier()
         self._state_dir = state_dir
@@ -184,9 +184,9 @@ class Daemon:
         Raises:
             ZygoteError: They do not come up.
         """
-        until_s = time.monotonic() + START_TIMEOUT_S
+        until_s = awake.now_s() + START_TIMEOUT_S
         while self._pool.local_up < self._pool.size and not self.stops:
-            now_s = time.monotonic()
+            now_s = awake.now_s()
             if now_s > until_s:
                 raise ZygoteError(f"only {self._pool.local_up} workers were up after {START_TIMEOUT_S:.0f} s")
             self._pool.tick(now_s)
@@ -196,7 +196,7 @@ class Daemon:
         next_tick_s = 0.0
         next_mark_s = 0.0
         while not (self.stops and (not self._attachments or time.monotonic() >= self._stop_by_s)):
-            now_s = time.monotonic()
+            now_s = awake.now_s()
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._pool.tick(now_s)
@@ -215,7 +215,7 @@ class Daemon:
                 self._watch.mark(now_s)
                 self._sizer.mark(now_s)
                 self._sign_of_life()
-            self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
+            self._poll.run_once(max(0.0, next_tick_s - awake.now_s()))
 
     def _sign_of_life(self) -> None:
         if self._notifier.watchdog_s is not None:

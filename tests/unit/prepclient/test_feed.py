@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,5 +92,24 @@ def test_a_rank_that_waits_for_the_others_says_so(
     until = Until(lambda: False, lambda: 0.005, lambda: True)
     with pytest.raises(BatchTimeout, match=re.escape(said)):
         served.wait(Session(64, 0, 0, 0, SPEC.shape), 0.01, until)
+    peer.close()
+    served.close()
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served, peer = served_by(tmp_path, sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype))
+    monkeypatch.setattr(room, "ask_status", lambda *_: {"jobs": [], "chunks": []})
+    asked, at_s = 0, time.monotonic()
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: at_s))
+
+    def is_met() -> bool:
+        nonlocal asked, at_s
+        asked += 1
+        at_s += 3600 if asked == 3 else 0.5  # `docker pause`
+        return False
+
+    with pytest.raises(BatchTimeout):
+        served.wait(Session(64, 0, 0, 0, SPEC.shape), 5.0, Until(is_met, lambda: 0.005, lambda: True))
+    assert asked >= 8
     peer.close()
     served.close()
