@@ -11,6 +11,11 @@ SILENCE_S = 10.0
 """A connection is dropped if it asks nothing for this long, or is still open this long after its last message."""
 
 
+FOR_QUESTIONS = 4
+"""Further connections of root and of the daemon's own user, for questions such as `prepserver status` and
+`prepserver stop`: they are needed most when jobs have taken all others."""
+
+
 class Crowded(Exception):
     """There is no room for one more connection; the text names the limit."""
 
@@ -44,24 +49,50 @@ class Peers:
         Raises:
             Crowded: No connection gives way.
         """
-        uid = newcomer.uid
-        share = self.most if uid in (0, self._own_uid) else max(1, self.most // 2)
-        if sum(peer.uid == uid for peer in self._by_fd.values()) >= share:
+        uid, more = newcomer.uid, FOR_QUESTIONS if self._is_trusted(newcomer) else 0
+        if self._count_of(uid) >= self._share(newcomer) + more:
             silent = next((peer for peer in self._silent() if peer.uid == uid), None)
             if silent is None:
-                raise Crowded(f"uid {uid} has {share} connections, the most that one user may have: try again later")
+                raise self._crowded_by(newcomer)
             return silent
-        if len(self._by_fd) < self.most:
+        if len(self._by_fd) < self.most + more:
             return None
         if not (every := self._silent()):
-            raise Crowded(f"the daemon has {self.most} connections, its limit: try again later")
+            raise self._crowded()
         # The user with the most silent connections loses one, so that a crowd does not displace others.
         crowd = Counter(peer.uid for peer in every).most_common(1)[0][0]
         return next(peer for peer in every if peer.uid == crowd)
 
+    def check_job(self, peer: Peer) -> None:
+        """Checks that one of the connections may stay for a job.
+
+        Raises:
+            Crowded: It is one of those for questions.
+        """
+        if self._count_of(peer.uid) > self._share(peer):
+            raise self._crowded_by(peer)
+        if len(self._by_fd) > self.most:
+            raise self._crowded()
+
     def overdue(self, now_s: float) -> list[Peer]:
         """Connections that have been silent for `SILENCE_S`."""
         return [peer for peer in self._silent() if now_s - peer.since_s >= SILENCE_S]
+
+    def _is_trusted(self, peer: Peer) -> bool:
+        return peer.uid in (0, self._own_uid)
+
+    def _share(self, peer: Peer) -> int:
+        return self.most if self._is_trusted(peer) else max(1, self.most // 2)
+
+    def _count_of(self, uid: int) -> int:
+        return sum(peer.uid == uid for peer in self._by_fd.values())
+
+    def _crowded_by(self, peer: Peer) -> Crowded:
+        share = self._share(peer)
+        return Crowded(f"uid {peer.uid} has {share} connections, the most that one user may have: try again later")
+
+    def _crowded(self) -> Crowded:
+        return Crowded(f"the daemon has {self.most} connections, its limit: try again later")
 
     def _silent(self) -> list[Peer]:
         """The silent connections, the longest silent first."""

@@ -22,6 +22,7 @@ from prepserver.daemon.caches import Caches
 from prepserver.daemon.clients import AnyQuestion, Clients
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger, rows_of
+from prepserver.daemon.peers import Crowded
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
@@ -122,6 +123,7 @@ class Questions:
         try:
             if self.life.stops:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
+            self.clients.peers.check_job(peer)
             asked = check(attach, self.pool.codes)
             files = asked.pipeline.files
             reading = self.access.reading(peer.uid, source_from_wire(asked.source), files)
@@ -129,6 +131,8 @@ class Questions:
             self.caches.check_folder(asked.cache, make=self.access.is_trusted(peer.uid))
         except Refusal as e:
             self.clients.refuse(peer, e.code, str(e), e.field)
+        except Crowded as e:
+            self.clients.refuse(peer, "busy", str(e))
         except Denied as e:
             self.clients.refuse(peer, "permission", str(e))
         except FolderError as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -22,7 +23,7 @@ from tests.support import leaks
 from tests.support.clients import ClientProcess, inline_rows
 from tests.support.honest import SOURCE, SPEC, honest_reader
 from tests.support.hostile import Attached, Stranger
-from tests.support.server import Server
+from tests.support.server import Server, cli
 from tests.support.waiting import PATIENCE_S, wait_until
 
 HOSTILE, OTHER, SILENT = 60991, 60992, 60993
@@ -250,3 +251,17 @@ def test_a_daemon_that_is_ending_takes_any_number_of_signals(small_server: Small
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.001)
     assert process.returncode == exits.OK
+
+
+def test_jobs_in_all_places_leave_one_for_status_and_stop() -> None:
+    with SmallServer(limit=64 + 6 + 6 * 5) as server, contextlib.ExitStack() as jobs:
+        for number in range(5):
+            jobs.enter_context(Attached(server, SOURCE, job=f"job {number}"))
+        more = jobs.enter_context(Attached(server, SOURCE, job="one too many"))
+        assert isinstance(more.welcome, Refused)
+        assert "5 connections" in more.welcome.text
+        asked = cli("status", "--json", "--runtime-dir", str(server.runtime_dir))
+        assert len(json.loads(asked.stdout)["jobs"]) == 5
+        jobs.close()
+        assert cli("stop", "--runtime-dir", str(server.runtime_dir)).returncode == exits.OK
+        server.process.wait(PATIENCE_S)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from prepserver.daemon.attach import Peer
-from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
+from prepserver.daemon.peers import FOR_QUESTIONS, SILENCE_S, Crowded, Peers
 
 OWN, ALICE, BOB = 500, 1000, 1001
 Somebody = Callable[..., Peer]
@@ -48,14 +48,33 @@ def test_one_user_gets_half_of_the_places_and_is_told_so(somebody: Somebody) -> 
         peers.in_the_way_of(somebody(ALICE))
     crowd(peers, somebody, BOB, 4, ask=True)
     with pytest.raises(Crowded, match="8 connections, its limit"):
-        peers.in_the_way_of(somebody(OWN))
+        peers.in_the_way_of(somebody(1002))
+
+
+@pytest.mark.parametrize("uid", [0, OWN])
+@pytest.mark.parametrize("others", [ALICE, OWN])
+def test_a_full_daemon_answers_the_questions_of_its_user(uid: int, others: int, somebody: Somebody) -> None:
+    """But takes no further job."""
+    peers = Peers(8, OWN)
+    crowd(peers, somebody, BOB, 4, ask=True)
+    jobs = crowd(peers, somebody, others, 4, ask=True)
+    peers.check_job(jobs[-1])
+    questions = crowd(peers, somebody, uid, FOR_QUESTIONS, ask=True)
+    for each in questions:
+        with pytest.raises(Crowded, match="8 connections, its limit"):
+            peers.check_job(each)
+    with pytest.raises(Crowded, match="8 connections, its limit"):
+        peers.in_the_way_of(somebody(uid))
 
 
 @pytest.mark.parametrize("uid", [0, OWN])
 def test_root_and_the_daemons_user_may_have_all_places(uid: int, somebody: Somebody) -> None:
     peers = Peers(8, OWN)
-    crowd(peers, somebody, uid, 8, ask=True)
-    assert len(list(peers)) == 8
+    jobs = crowd(peers, somebody, uid, 8, ask=True)
+    peers.check_job(jobs[-1])
+    (more,) = crowd(peers, somebody, uid, 1, ask=True)
+    with pytest.raises(Crowded, match=f"uid {uid} has 8 connections"):
+        peers.check_job(more)
 
 
 def test_a_user_with_too_many_silent_ones_loses_the_oldest(somebody: Somebody) -> None:
