@@ -230,7 +230,7 @@ class HistoryFile:
         if verdict is not None and self._said.get(track) != verdict["verdict"]:
             self._said[track] = str(verdict["verdict"])
             self._put({"track": track, "verdict": verdict})
-        if grown.at_s - self._flushed_s >= _FLUSH_S:
+        if abs(grown.at_s - self._flushed_s) >= _FLUSH_S:  # the wall clock may have been set back
             self._flushed_s = grown.at_s
             self._flush()
 

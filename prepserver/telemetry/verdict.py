@@ -24,6 +24,7 @@ LEAST_S, LEAST_BATCHES = 2.0, 4
 _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
 _GPU_IDLE = 0.7
 _SLACK = 0.5
+_FULL = 0.05  # cores of which less than this fraction is idle are fully used
 _WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enough
 
 
@@ -33,7 +34,8 @@ class Verdict:
 
     kind: Kind  # the verdict
     # What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``, ``joining``,
-    # ``dying workers``, ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
+    # ``dying workers``, ``ring``, ``bursts``, ``cache``, ``other streams``, ``inline``, ``loop``, ``cores``, ``copy``;
+    # the main one first.
     causes: tuple[str, ...] = ()
     why: str = ""  # the evidence in figures
     next: str = ""  # what to do, with its expected effect; empty if there is nothing to do
@@ -140,6 +142,13 @@ def _waiting(facts: Facts) -> Verdict:
             f"{min(facts.span_s, WINDOW_S):.0f} s: other workers must make again what those had in hand",
             "see the daemon's log, which says how each worker ended and at which sample, and `prepserver quarantine`; "
             "then repair or remove these samples, or mend the op", lost,
+        )  # fmt: skip
+    if facts.cores_idle < _FULL * facts.cores:
+        return Verdict(
+            "host-CPU-bound", ("cores",),
+            f"{waits}, although the workers are busy only {_percent(facts.workers_busy)} of the time: the machine's "
+            f"{facts.cores:g} cores are fully used, mostly by other processes",
+            "run fewer training processes or other programs at a time; more workers would not help", lost,
         )  # fmt: skip
     if facts.ring_rows < 3 * facts.round_rows:
         return Verdict(

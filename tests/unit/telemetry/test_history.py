@@ -75,6 +75,15 @@ def test_ranks_of_a_job_add_up(tmp_path: Path) -> None:
     assert found.tracks[track].verdicts == {"healthy": VERDICT}
 
 
+def test_a_clock_that_is_set_back_does_not_stop_the_report(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    track = file.begin(READS, 7)
+    for at_s in (10_000.0, *range(100, 120)):
+        file.add(track, Slice(at_s, 1.0, {"images": 1}), None)
+    found = read(paths(tmp_path / "train.log")[0])  # while the run lasts
+    assert max(each.at_s for each in found.tracks[track].slices if each.at_s < 10_000) >= 110
+
+
 def test_a_run_goes_on_and_another_one_leaves_the_last_beside_it(tmp_path: Path) -> None:
     for pid, fresh, images in ((7, True, 1), (7, True, 2), (9, False, 3), (10, True, 4), (11, True, 5), (12, True, 6)):
         file = opened(tmp_path, pid, fresh=fresh, version=str(pid))

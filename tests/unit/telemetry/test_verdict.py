@@ -105,6 +105,7 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ({"waiting": 0.9, "waits_for": {"start": 3.0}}, "data-bound", {"joining"}, "then the jobs share"),
         ({"waiting": 0.3, "workers_busy": 0.4, "ring_rows": 512}, "data-bound", {"ring"}, "prefetch"),
         ({"waiting": 0.3, "workers_busy": 0.4}, "data-bound", {"bursts"}, "prefetch"),
+        ({"waiting": 0.3, "workers_busy": 0.1, "cores_idle": 0.2}, "host-CPU-bound", {"cores"}, "fewer training proc"),
         ({"waiting": 0.3, "workers_busy": 0.4, "workers_died": 2}, "data-bound", {"bursts"}, "prefetch"),
         ({"waiting": 0.9, "workers_busy": 0.0, "workers_died": 9}, "data-bound", {"dying workers"}, "quarantine`"),
         ({**STARVED, "workers_died": 9}, "data-bound", {"decode", "workers"}, "8 more"),
