@@ -109,6 +109,10 @@ def _same(field: str, transform: Any, op: type[Op]) -> Op:
     for name in ours:
         if name in _IGNORED or (name == "antialias" and name not in theirs):
             continue
+        if name == "mask_fill":
+            if isinstance(fill := getattr(transform, "fill", None), Mapping):
+                values[name] = _fill_of("Mask", field, transform, fill)
+            continue
         if not hasattr(transform, name):
             raise _refused(f"{field}.{name}", transform, "this release of torchvision keeps no such attribute")
         values[name] = _value(field, transform, name, getattr(transform, name))
@@ -125,7 +129,9 @@ def _value(field: str, transform: Any, name: str, value: Any) -> Any:
     kind = type(transform).__name__
     if name == "transforms":
         return [_one(f"{field}.transforms[{place}]", each) for place, each in enumerate(value)]
-    if isinstance(value, Mapping):
+    if name == "fill" and isinstance(value, Mapping):
+        value = _fill_of("Image", field, transform, value)
+    elif isinstance(value, Mapping):
         raise _refused(f"{field}.{name}", transform, "a value for each type of data is not supported")
     if name == "interpolation" and isinstance(value, int) and not isinstance(value, Enum):
         return _MODES.get(value, value)
@@ -139,6 +145,15 @@ def _value(field: str, transform: Any, name: str, value: Any) -> Any:
         left, right, top, bottom = value  # the order in v2's attribute
         return [left, top, right, bottom]
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _fill_of(kind: str, field: str, transform: Any, fills: Mapping[Any, Any]) -> Any:
+    """The fill of a type of data, else that of all others, else 0, as in torchvision."""
+    named = {getattr(key, "__name__", key): value for key, value in fills.items()}
+    if not named.keys() <= {"Image", "Mask", "others"}:
+        raise _refused(f"{field}.fill", transform, 'only Image, Mask and "others" may have a fill')
+    others = getattr(fills, "default_factory", None) or int  # of a defaultdict: torchvision 0.28 forgets it
+    return named.get(kind, named.get("others", others())) or 0
 
 
 def _one(field: str, transform: object) -> Op:

@@ -188,6 +188,11 @@ def fill(field: str, value: object) -> tuple[float, ...]:
     return tuple(number(field, item) for item in items_or_one(field, value, (1, 3)))
 
 
+def mask_fill(value: object) -> int | None:
+    """Return the parameter ``mask_fill``, a class from 0 to 255; None for that which follows from the fill."""
+    return None if value is None else integer("mask_fill", value, 0, 255)
+
+
 def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "fill") -> None:
     """Refuse a fill that the image cannot hold: for other channels, or with values beyond its dtype."""
     if len(fill) not in (1, channels):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -38,6 +38,10 @@ class Op(Spec):
     def files(self) -> list[str]:
         """Paths of the files that it reads."""
         return [path for name in self.paths if isinstance(path := getattr(self, name), str)]
+
+    def to_wire(self) -> dict[str, Any]:
+        """As `Spec.to_wire`, without a `mask_fill` of None: pipelines of earlier releases keep their digests."""
+        return {name: value for name, value in super().to_wire().items() if name != "mask_fill" or value is not None}
 
     def image_after(self, image: Image) -> Image:
         """Return what is known of an image after this op, apart from its size. A `fill` of the op must suit it."""
@@ -143,9 +147,12 @@ class WarpOp(Op):
     moves = True
     needs_uint8 = True
 
-    def __init__(self, interpolation: checks.Interpolation, fill: checks.FloatOrFloats | None) -> None:
+    def __init__(
+        self, interpolation: checks.Interpolation, fill: checks.FloatOrFloats | None, mask_fill: int | None
+    ) -> None:
         self.interpolation = checks.interpolation("interpolation", interpolation, checks.WARPS)
         self.fill = checks.fill("fill", fill)
+        self.mask_fill = checks.mask_fill(mask_fill)
 
 
 class BoxOp(Op):

@@ -85,6 +85,6 @@ class NestingStage(Stage[NestingT]):
         decisions: list[Drawn] = []
         size = height, width
         for stage in stages:
-            decisions.append(stage.draw(*size, draws))
+            decisions.append(stage.filling(stage.draw(*size, draws)))
             size = decisions[-1].height, decisions[-1].width
         return in_turn(decisions, height, width)

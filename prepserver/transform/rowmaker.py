@@ -173,7 +173,7 @@ class RowMaker:
         mirrored: Step | None = None  # the previous step with this stage's flip included
         for number, stage in enumerate(self._stages[self._begin : end], self._begin):
             seen = objects.after(moves) if stage.sees_boxes and objects is not None else None
-            drawn = self._decided(stage, (height, width), seen, key)
+            drawn = stage.filling(self._decided(stage, (height, width), seen, key))
             height, width = drawn.height, drawn.width
             if height * width > self._step_limit:
                 raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")

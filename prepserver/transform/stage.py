@@ -18,7 +18,7 @@ from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.random_words import SampleKey, eight_words, op_key
 from prepserver.pipeline.record import Columns
-from prepserver.transform.moves import Move
+from prepserver.transform.moves import Cut, Displace, Move, Warp
 
 if TYPE_CHECKING:
     from prepserver.transform.objects import Objects
@@ -135,6 +135,15 @@ class Stage(ABC, Generic[OpT]):
     def __init__(self, op: OpT, place: int) -> None:
         self._op = op
         self.place = place  # the op's place, on which its random numbers depend
+        self._mask_fill: int | None = getattr(op, "mask_fill", None)
+
+    def filling(self, drawn: Drawn) -> Drawn:
+        """Return a decision of the stage with moves that fill masks with the op's `mask_fill`, if it has one."""
+        if self._mask_fill is None:
+            return drawn
+        fill = (float(self._mask_fill),)
+        moves = (each._replace(fill=fill) if isinstance(each, Cut | Warp | Displace) else each for each in drawn.moves)
+        return drawn._replace(moves=tuple(moves))
 
     def most_scale(self, height: int, width: int) -> int:
         """Return the greatest `Drawn.scale` that may be drawn for an image of this size."""

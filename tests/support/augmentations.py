@@ -110,7 +110,7 @@ _ONE = st.one_of(
     st.builds(TrivialAugmentWide, interpolation=_MODE),
     st.builds(AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"]), _MODE),
     st.builds(AugMix, st.integers(1, 10), st.integers(1, 3), all_ops=st.booleans(), interpolation=_MODE),
-    st.builds(RandomRotation, st.floats(0, 180), _MODE, st.booleans()),
+    st.builds(RandomRotation, st.floats(0, 180), _MODE, st.booleans(), mask_fill=st.sampled_from([None, 0, 255])),
     st.builds(RandomAffine, st.just(30), st.just((0.2, 0.3)), st.just((0.5, 2)), st.just((5, 9, -4, 4)), _MODE),
     st.builds(RandomPerspective, st.floats(0, 1), st.just(0.9), _MODE),
     st.builds(ElasticTransform, st.floats(0, 500), st.sampled_from([0.0, 0.6, (5, 9)]), _MODE, st.integers(0, 255)),

@@ -15,6 +15,7 @@ class AutoAugment(WarpOp):
         policy: "imagenet", "cifar10" or "svhn", or torchvision's ``AutoAugmentPolicy`` of that name.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
         fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
+        mask_fill: As in `Pad`.
     """
 
     def __init__(
@@ -22,7 +23,8 @@ class AutoAugment(WarpOp):
         policy: str | Enum = "imagenet",
         interpolation: checks.Interpolation = "nearest",
         fill: checks.FloatOrFloats | None = None,
+        mask_fill: int | None = None,
     ) -> None:
         name = policy.value if isinstance(policy, Enum) else policy
         self.policy = checks.choice("policy", name, ("imagenet", "cifar10", "svhn"))
-        super().__init__(interpolation, fill)
+        super().__init__(interpolation, fill, mask_fill)

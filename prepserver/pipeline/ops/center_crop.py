@@ -1,5 +1,6 @@
 """`CenterCrop`: a crop of the centre."""
 
+from prepserver.pipeline import checks
 from prepserver.pipeline.op import CropOp
 
 
@@ -8,6 +9,11 @@ class CenterCrop(CropOp):
 
     Attributes:
         size: (height, width) in pixels; an int means a square.
+        mask_fill: Class that masks are padded with, 0 to 255. None is 0.
     """
 
     is_fixed = True
+
+    def __init__(self, size: checks.IntOrInts, mask_fill: int | None = None) -> None:
+        super().__init__(size)
+        self.mask_fill = checks.mask_fill(mask_fill)

@@ -14,6 +14,7 @@ class ElasticTransform(WarpOp):
         sigma: Standard deviation in pixels of the Gaussian that smooths them, 0 to 100; a pair is for x and y.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
         fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
+        mask_fill: As in `Pad`.
     """
 
     def __init__(
@@ -22,10 +23,11 @@ class ElasticTransform(WarpOp):
         sigma: checks.FloatOrFloats = 5.0,
         interpolation: checks.Interpolation = "bilinear",
         fill: checks.FloatOrFloats | None = 0,
+        mask_fill: int | None = None,
     ) -> None:
         self.alpha = _for_both("alpha", alpha, 1e4)
         self.sigma = _for_both("sigma", sigma, 100.0)
-        super().__init__(interpolation, fill)
+        super().__init__(interpolation, fill, mask_fill)
 
 
 def _for_both(field: str, value: object, high: float) -> tuple[float, float]:

@@ -20,6 +20,7 @@ class Mosaic(MixOp):
         center: Range of the point where the images meet, as a share of `size` in either direction, 0 to 2.
         fill: Value of the canvas outside the images: one for all channels, or one for each.
         interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name.
+        mask_fill: As in `Pad`.
     """
 
     needs_uint8 = True
@@ -31,11 +32,13 @@ class Mosaic(MixOp):
         center: checks.Floats = (0.5, 1.5),
         fill: checks.FloatOrFloats = 114,
         interpolation: checks.Interpolation = "bilinear",
+        mask_fill: int | None = None,
     ) -> None:
         self.size = checks.size("size", size)
         self.center = checks.number_range("center", center, 0.0, 2.0)
         self.fill = checks.fill("fill", fill)
         self.interpolation = checks.interpolation("interpolation", interpolation)
+        self.mask_fill = checks.mask_fill(mask_fill)
         if 2 * max(self.size) > checks.MAX_SIDE_PX:
             raise SpecError("size", size, f"must be at most {checks.MAX_SIDE_PX // 2}: the canvas is twice as large")
 

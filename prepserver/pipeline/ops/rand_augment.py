@@ -17,6 +17,7 @@ class RandAugment(WarpOp):
         num_magnitude_bins: Number of steps on the scale of strengths, 2 to 1000.
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
         fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
+        mask_fill: As in `Pad`.
     """
 
     def __init__(
@@ -26,11 +27,12 @@ class RandAugment(WarpOp):
         num_magnitude_bins: int = 31,
         interpolation: checks.Interpolation = "nearest",
         fill: checks.FloatOrFloats | None = None,
+        mask_fill: int | None = None,
     ) -> None:
         self.num_ops = checks.integer("num_ops", num_ops, 0, 32)
         self.magnitude = checks.integer("magnitude", magnitude, 0, 999)
         self.num_magnitude_bins = checks.integer("num_magnitude_bins", num_magnitude_bins, 2, 1000)
-        super().__init__(interpolation, fill)
+        super().__init__(interpolation, fill, mask_fill)
         if self.magnitude >= self.num_magnitude_bins:
             raise SpecError("magnitude", magnitude, f"must be below num_magnitude_bins ({self.num_magnitude_bins})")
 

@@ -17,6 +17,7 @@ class RandomAffine(WarpOp):
         interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
         fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
         center: (x, y) in pixels, the fixed point of rotation, scale and shear; None for the image's centre.
+        mask_fill: As in `Pad`.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class RandomAffine(WarpOp):
         interpolation: checks.Interpolation = "nearest",
         fill: checks.FloatOrFloats | None = 0,
         center: checks.Floats | None = None,
+        mask_fill: int | None = None,
     ) -> None:
         if translate is not None:
             shares = checks.items("translate", translate, (2,))
@@ -36,7 +38,7 @@ class RandomAffine(WarpOp):
         self.translate = None if translate is None else tuple(translate)
         self.scale = None if scale is None else checks.number_range("scale", scale, 1e-3, 1e3)
         self.shear = None if shear is None else _shear(shear)
-        super().__init__(interpolation, fill)
+        super().__init__(interpolation, fill, mask_fill)
         self.center = checks.point("center", center)
 
 

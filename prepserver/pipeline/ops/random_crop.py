@@ -17,6 +17,7 @@ class RandomCrop(CropOp):
             torchvision does. False, the default, makes such a sample bad.
         fill: Value of constant padding: one for all channels, or one for each.
         padding_mode: As in `Pad`.
+        mask_fill: As in `Pad`.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class RandomCrop(CropOp):
         pad_if_needed: bool = False,
         fill: checks.FloatOrFloats = 0,
         padding_mode: str = "constant",
+        mask_fill: int | None = None,
     ) -> None:
         super().__init__(size)
         self.padding = None if padding is None else checks.padding("padding", padding)
         self.pad_if_needed = checks.flag("pad_if_needed", pad_if_needed)
         self.fill = checks.fill("fill", fill)
         self.padding_mode = checks.choice("padding_mode", padding_mode, checks.PADDING_MODES)
+        self.mask_fill = checks.mask_fill(mask_fill)
 
     def margins(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Return (left, top, right, bottom) padding in pixels for an image of `height` x `width`."""

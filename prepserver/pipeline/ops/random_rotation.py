@@ -15,6 +15,7 @@ class RandomRotation(WarpOp):
             sample, and `center` does not count. False, the default, keeps the size.
         center: (x, y) in pixels of the fixed point; None for the image's centre.
         fill: Value of pixels from beyond the image's edges: one for all channels, or one for each; 0 to 255. None is 0.
+        mask_fill: As in `Pad`.
     """
 
     def __init__(
@@ -24,9 +25,10 @@ class RandomRotation(WarpOp):
         expand: bool = False,
         center: checks.Floats | None = None,
         fill: checks.FloatOrFloats | None = 0,
+        mask_fill: int | None = None,
     ) -> None:
         self.degrees = checks.spread("degrees", degrees, -3600.0, 3600.0)
-        super().__init__(interpolation, fill)
+        super().__init__(interpolation, fill, mask_fill)
         self.expand = checks.flag("expand", expand)
         self.center = checks.point("center", center)
 

@@ -32,6 +32,7 @@ from prepserver.pipeline.ops import (
     Resize,
     ToDtype,
     ToLayout,
+    op_from_wire,
 )
 from prepserver.pipeline.pipeline import Pipeline
 from tests.support.augmentations import OTHER_SIZE, SAME_SIZE
@@ -85,6 +86,7 @@ def test_an_op_that_draws_a_size_needs_a_crop_after_it(op: Op) -> None:
         (lambda: GaussianBlur(4), "must be odd"),
         (lambda: RandomRotation(10, "bicubic"), "must be 'nearest' or 'bilinear'"),
         (lambda: RandomRotation(10, fill=(1, 2)), "1 or 3 values"),
+        (lambda: RandomRotation(10, mask_fill=256), "mask_fill = 256: must lie between 0 and 255"),
         (lambda: RandAugment(magnitude=31), "must be below num_magnitude_bins"),
         (lambda: JPEG((90, 10)), "must lie between 90 and 100"),
         (lambda: RandomResize(20, 20), "greater than min_size"),
@@ -94,6 +96,15 @@ def test_an_op_that_draws_a_size_needs_a_crop_after_it(op: Op) -> None:
 def test_an_op_that_cannot_be_says_why(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         make()
+
+
+def test_a_class_for_masks_is_on_the_wire_only_if_given() -> None:
+    wire = {"op": "Pad", "padding": [2, 2, 2, 2], "fill": [0.0], "padding_mode": "constant"}  # as in release 0.2
+    assert Pad(2).to_wire() == wire
+    assert op_from_wire(wire) == Pad(2)
+    assert RandomApply([Pad(2)]).to_wire()["transforms"] == [wire]
+    assert Pad(2, mask_fill=255).to_wire() == {**wire, "mask_fill": 255}
+    assert op_from_wire({**wire, "mask_fill": 255}) == Pad(2, mask_fill=255)
 
 
 def pipeline_of(*ops: Op) -> Pipeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,21 @@ def test_transforms_of_boxes_have_names_of_their_own() -> None:
     assert ours == theirs
 
 
+def test_fills_of_types_of_data_are_those_of_image_and_mask() -> None:
+    t, types = torchvision("transforms.v2"), torchvision("tv_tensors")
+    fills: Any
+    for fills, image, mask in (
+        ({types.Image: 9, types.Mask: 255}, 9, 255),
+        ({types.Mask: 255, "others": (1, 2, 3)}, (1, 2, 3), 255),
+        ({types.Image: 9, types.Mask: None, "others": 7}, 9, 0),
+        ({types.Image: 9}, 9, 0), ({types.Mask: 255}, 0, 255), ({"others": 7}, 7, 7),
+        (defaultdict(lambda: 9, {types.Mask: 255}), 9, 255),
+    ):  # fmt: skip
+        ours = [RandomCrop(9, fill=image, mask_fill=mask), prepclient.RandomAffine(9, fill=image, mask_fill=mask)]
+        assert from_torchvision([t.RandomCrop(9, fill=fills), t.RandomAffine(9, fill=fills)]) == ours
+        assert from_torchvision(t.AugMix(fill=fills)) == [prepclient.AugMix(fill=image)]  # which leaves masks alone
+
+
 class Theirs:
     """A transform of nobody's."""
 
@@ -171,7 +187,9 @@ class Theirs:
         (lambda t: Theirs(), r"transform \(Theirs\): it is no transform of torchvision"),
         (lambda t: t.Resize(9, antialias=False), r"transform.antialias \(Resize\): False must be True"),
         (lambda t: t.RandomRotation(9, t.InterpolationMode.BICUBIC), "transform.interpolation .*'nearest' or"),
-        (lambda t: t.RandomAffine(9, fill={int: 3}), "a value for each type of data"),
+        (lambda t: t.ToDtype({torch.Tensor: torch.float32}), "a value for each type of data"),
+        (lambda t: t.RandomAffine(9, fill={int: 3}), r"fill \(RandomAffine\): only Image, Mask and \"others\" may"),
+        (lambda t: t.Pad(1, fill={"others": 0.5}), "mask_fill .*0.5 must be an integer"),
         (lambda t: t.RandomApply([t.Compose([t.RandomInvert(), t.RandomInvert()])]), "is 2 ops here"),
         (lambda t: t.RandomApply([t.ToImage()]), "is 0 ops here"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from typing import Any
 
@@ -14,24 +15,39 @@ from PIL import Image as Picture
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label, Mask
+from prepserver.pipeline.op import WarpOp
 from prepserver.pipeline.ops import (
+    OPS,
+    AutoAugment,
     CenterCrop,
     ColorJitter,
+    ElasticTransform,
     Grayscale,
+    Mosaic,
     Normalize,
     Only,
     Op,
     Pad,
+    RandAugment,
+    RandomAffine,
+    RandomApply,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomPerspective,
     RandomResizedCrop,
+    RandomRotation,
     RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
     ToDtype,
     ToLayout,
+    TrivialAugmentWide,
 )
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Columns
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
+from tests.support.scenes import Scenes, scene
+from tests.support.scenes import rows_of as scenes_of
 
 Pixels = npt.NDArray[np.uint8]
 COLUMNS = {"image": Image(), "mask": Mask(), "label": Label()}
@@ -172,12 +188,50 @@ def test_a_mask_that_cannot_be_is_a_bad_sample_that_says_why(mask: bytes, said: 
         rows_of([CenterCrop(8)], {**sample(), "mask": mask})
 
 
-@pytest.mark.parametrize(("fill", "wanted"), [(255, 255), ((1, 2, 3), 0), (300, 0), (-1, 0), (0.5, 0)])
-def test_padding_is_a_class_or_nothing(fill: Any, wanted: int) -> None:
+@pytest.mark.parametrize(
+    ("fill", "mask_fill", "wanted"),
+    [
+        (255, None, 255), ((1, 2, 3), None, 0), (300, None, 0), (-1, None, 0), (0.5, None, 0),
+        (255, 0, 0), ((1, 2, 3), 9, 9), (0.5, 255, 255),
+    ],
+)  # fmt: skip
+def test_padding_is_a_class_or_nothing(fill: Any, mask_fill: int | None, wanted: int) -> None:
     floats = [] if fill in (255, (1, 2, 3)) else [ToDtype("float32")]
-    made = rows_of([*floats, Pad(2, fill=fill), CenterCrop((HEIGHT + 4, WIDTH + 4))], sample())
+    made = rows_of([*floats, Pad(2, fill=fill, mask_fill=mask_fill), CenterCrop((HEIGHT + 4, WIDTH + 4))], sample())
     assert (made["mask"][:2] == wanted).all()
     assert (made["mask"][2:-2, 2:-2] == places()).all()
+
+
+FILLING: dict[type[Op], dict[str, Any]] = {
+    AutoAugment: {}, CenterCrop: {"size": 20}, ElasticTransform: {"alpha": 300}, Mosaic: {"size": 16, "fill": 0},
+    Pad: {"padding": 2}, RandAugment: {"num_ops": 1, "magnitude": 20}, RandomAffine: {"degrees": 90},
+    RandomCrop: {"size": 20, "pad_if_needed": True}, RandomPerspective: {"p": 1}, RandomRotation: {"degrees": 90},
+    RandomZoomOut: {"side_range": (2, 2), "p": 1}, TrivialAugmentWide: {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [op for op in OPS.values() if "mask_fill" in inspect.signature(op).parameters])
+def test_what_no_image_covers_is_a_class_of_its_own(kind: type[Op]) -> None:
+    stream = Scenes([scene(number, 16, 16) for number in range(12)]).stream()
+    columns: Columns = {"image": Image(), "classes": Mask(), "label": Label()}
+
+    def made(nested: bool, **given: Any) -> dict[str, Any]:
+        op = kind(**FILLING[kind], **given)
+        ops = [CenterCrop(16), RandomApply([op], p=1) if nested else op, *[CenterCrop(32)] * (kind is RandomZoomOut)]
+        return scenes_of(stream, Pipeline.from_ops(ops, columns=columns), 24)[0]
+
+    for nested in {False, issubclass(kind, WarpOp)}:
+        plain, filled = made(nested), made(nested, mask_fill=255)
+        outside = plain["classes"] == 0  # a class that no scene has
+        assert outside.any()
+        assert (filled["classes"] == np.where(outside, 255, plain["classes"])).all()
+        assert (filled["image"] == plain["image"]).all()
+        assert kind is AutoAugment or not filled["image"][outside].any()  # which may change values after a move
+
+
+def test_every_op_that_fills_what_it_uncovers_can_fill_masks() -> None:
+    fills = {op for op in OPS.values() if op.moves and "fill" in inspect.signature(op).parameters}
+    assert {*FILLING} == fills | {CenterCrop}
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
