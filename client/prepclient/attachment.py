@@ -80,8 +80,8 @@ class Attachment:
 
     @property
     def rank(self) -> int:
-        """This rank of the job, below `world_size`."""
-        return self.spec.shape.rank
+        """This rank of the job."""
+        return self.spec.shape.shard.index if self.spec.is_apart else self.spec.shape.rank
 
     @property
     def world_size(self) -> int:
@@ -116,7 +116,8 @@ class Attachment:
         Raises:
             InvalidSpec: As the arguments of `PrepClient`.
         """
-        now = self.spec if self.world_size > 1 else self.spec.at_present()
+        is_alone = self.world_size == 1 and not self.spec.is_apart
+        now = self.spec.at_present(is_apart=self._private is not None) if is_alone else self.spec
         return None if now is self.spec else now
 
     def take_ranks(self, spec: Spec) -> None:
@@ -131,8 +132,6 @@ class Attachment:
         self.start = ResumePoint(at.epoch) if position is None else ResumePoint(at.epoch, position, at.epoch_start)
         self.detach()
         self.spec = spec  # after that: a client with several ranks keeps them
-        if self._private is not None:
-            self._warn_of_ranks()
 
     def come(self) -> Session:
         """Attaches unless attached.
@@ -231,18 +230,24 @@ class Attachment:
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
                 if self._private is None:
-                    self._warn_of_ranks()
+                    self.spec = self.spec.at_present(is_apart=True)
+                    self._tell_of_ranks()
                 self._private = private_daemon(service.workers, service.plugins, self.spec.source.stores)
                 runtime_dir = self._private.runtime_dir
             else:
                 service.refuse_plugins(f"One runs in {runtime_dir}")
             return ServedFeed(runtime_dir, self.spec, start, service, progress, map_rows or MappedRing.map)
 
-    def _warn_of_ranks(self) -> None:
-        """Warns once that the private daemon of one process waits for ranks that other processes run."""
+    def _tell_of_ranks(self) -> None:
+        """Tells once what the private daemon of one process means for a job of several ranks."""
         shape, local = self.spec.shape, self.spec.local_ranks
         ranks = shape.world_size if local is None else local[1]
-        if ranks > 1:
+        if self.spec.is_apart:
+            log.info(
+                "workers = %s: this rank has a daemon of its own, and reads shard %d of %d",
+                self.service.workers, shape.shard.index, shape.shard.count,
+            )  # fmt: skip
+        elif ranks > 1:
             log.warning(
                 "workers = %s: the private daemon of this process waits for all %d ranks of the job on this machine. "
                 "If they are other processes, no batch comes: start one daemon for all of them, `prepserver start -d`",

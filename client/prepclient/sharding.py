@@ -99,6 +99,12 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
     return found._replace(shard=shard)
 
 
+def apart(ranks: Ranks) -> Ranks:
+    """Each process as a shard of its own, for processes that do not share a daemon."""
+    count, index = ranks.shard.count * ranks.world_size, ranks.shard.index * ranks.world_size + ranks.rank
+    return Ranks(0, 1, None, Sharding(num_shards=count, shard_index=index).shard)
+
+
 def _machine(environ: Mapping[str, str], found: Ranks) -> Shard:
     """This machine's shard, if the launcher (torchrun) says that each machine runs the same number of processes."""
     if found.local is None or "GROUP_RANK" not in environ or "GROUP_WORLD_SIZE" not in environ:

@@ -14,7 +14,7 @@ import numpy as np
 from prepclient.checks import boolean
 from prepclient.equivalents import refuse_torchvision
 from prepclient.errors import InvalidSpec
-from prepclient.sharding import Sharding, find_ranks
+from prepclient.sharding import Sharding, apart, find_ranks
 from prepserver.pipeline.batches import Batching, BatchShape, batch_rows
 from prepserver.pipeline.caching import wanted
 from prepserver.pipeline.checks import choice, integer
@@ -41,9 +41,10 @@ class Spec:
     job: str
     sharding: Sharding  # as given
     is_job_given: bool
+    is_apart: bool = False  # whether each rank reads a shard of its own, from a private daemon
 
-    def at_present(self) -> Spec:
-        """This spec with the present ranks; itself if they are the same, or given.
+    def at_present(self, *, is_apart: bool) -> Spec:
+        """This spec with the present ranks, `apart` if there are several here; itself if they are the same, or given.
 
         Raises:
             InvalidSpec: As `make_spec`.
@@ -51,11 +52,14 @@ class Spec:
         if self.sharding != Sharding():
             return self
         ranks = find_ranks(self.sharding, os.environ)
+        is_apart = is_apart and (ranks.world_size if ranks.local is None else ranks.local[1]) > 1
+        if is_apart:
+            ranks = apart(ranks)
         shape = replace(self.shape, rank=ranks.rank, world_size=ranks.world_size, shard=ranks.shard)
         if (shape, ranks.local) == (self.shape, self.local_ranks):
             return self
         job = self.job if self.is_job_given else _job_name(ranks.world_size)
-        return replace(self, shape=shape, local_ranks=ranks.local, job=job)
+        return replace(self, shape=shape, local_ranks=ranks.local, job=job, is_apart=is_apart)
 
     @property
     def digest(self) -> str:
