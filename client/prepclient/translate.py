@@ -168,6 +168,8 @@ def _refused(field: str, transform: object, why: str) -> InvalidSpec:
     if name in ("MixUp", "CutMix"):
         reason = f"it mixes the samples of a batch: leave it out here, and pass device_ops=[{name}(...)] to PrepClient"
         return InvalidSpec(f"{field} ({name}): {reason} (docs/device-ops.md)", field)
+    if is_torchvision(transform) and name in (*OPS, *_BOXES, *_TO_FLOATS, *_SEQUENCES, *_NOTHING):
+        return InvalidSpec(f"{field} ({name}): {why}. Write it with prepclient's ops (docs/augmentation.md)", field)
     return InvalidSpec(
         f"{field} ({name}): {why}. Apply it to the batches, or make it a plug-in: a function of an array and a "
         f'generator that the daemon loads, with PluginOp("{name.lower()}") in its place (docs/plugins.md)',

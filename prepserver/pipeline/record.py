@@ -103,7 +103,10 @@ def row_fields(columns: Columns, views: int) -> tuple[RowField, ...]:
         try:
             shape, dtype = kind.stored()
         except SpecError as error:
-            raise SpecError(column, error.value, f"column {column!r}: {error.reason}") from None
+            reason = f"column {column!r}: {error.reason}"
+            if isinstance(kind, Image) and any(isinstance(each, Boxes) for each in columns.values()):
+                reason += ". Resize(None, max_size=n), CenterCrop(n) instead cuts no boxes off"
+            raise SpecError(column, error.value, reason) from None
         own = range(views if kind.is_spatial else 1)
         fields += [RowField(field_name(column, view), dtype, shape, column, view, kind) for view in own]
     names = [field.name for field in fields]

@@ -99,11 +99,12 @@ def object_form(columns: Columns) -> np.dtype[Any]:
 
 
 class BoxSource(FileSource):
-    """A `Source` of images with boxes; a column ``image_id`` is the dataset's own number."""
+    """A `Source` of images with boxes; a column ``image_id`` is the dataset's own number, ``orig_size`` the size."""
 
     def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:
         super().__init__(container, spec, roots, more=_MORE)
         self._form, self._has_id = object_form(spec.columns), "image_id" in spec.columns
+        self._has_size = "orig_size" in spec.columns
         self._per_box = self._form.names or ()
         self._faults: dict[str, str] = container.meta["faults"]
 
@@ -122,4 +123,6 @@ class BoxSource(FileSource):
             record["boxes"] = record["boxes"], (height, width)
         if self._has_id:
             record["image_id"] = number
+        if self._has_size:
+            record["orig_size"] = np.array((height, width), np.int32)
         return record

@@ -101,7 +101,8 @@ _MODE = st.sampled_from(["nearest", "bilinear"])
 _ONE = st.one_of(
     st.sampled_from([
         *SAME_SIZE, *OTHER_SIZE,
-        Resize((20, 30)), Pad(2), RandomResizedCrop(24), CenterCrop(18), RandomCrop(17, pad_if_needed=True),
+        Resize((20, 30)), Resize(None, max_size=21), Pad(2), RandomResizedCrop(24), CenterCrop(18),
+        RandomCrop(17, pad_if_needed=True),
     ]),
     st.builds(RandomPosterize, st.integers(0, 8)),
     st.builds(RandomSolarize, st.floats(0, 256)),

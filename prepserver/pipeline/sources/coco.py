@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Mask, PerBox, Scalar
+from prepserver.pipeline.kinds import Array, Boxes, Image, Keypoints, Mask, PerBox, Scalar
 from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
@@ -33,6 +33,9 @@ class Coco(SourceSpec):
             the column ``instances`` has for each box. Where objects overlap, the smaller one is on top. An object that
             is hidden entirely, or comes after the 255th of an image, has the number 0. False by default; it needs
             pycocotools.
+        sizes: Add a column ``orig_size``, the (height, width) of the upright image in the dataset, int32: evaluation
+            maps boxes back with it. None, the default, and False add none. Images whose size is not in the file are
+            bad samples then.
     """
 
     paths = ("root", "annotations")
@@ -45,6 +48,7 @@ class Coco(SourceSpec):
         keypoints: int | None = None,
         flip_pairs: Sequence[Sequence[int]] | None = None,
         masks: bool = False,
+        sizes: bool | None = None,
     ) -> None:
         if keypoints is not None:
             keypoints = checks.integer("keypoints", keypoints, 1, 1000)
@@ -57,6 +61,7 @@ class Coco(SourceSpec):
         self.keypoints = keypoints
         self.flip_pairs = None if flip_pairs is None else checks.pairs("flip_pairs", flip_pairs, keypoints or 0)
         self.masks = checks.flag("masks", masks)
+        self.sizes = None if sizes is None else checks.flag("sizes", sizes) or None  # None: not on the wire, as in 0.2
 
     @property
     def columns(self) -> Columns:
@@ -69,4 +74,5 @@ class Coco(SourceSpec):
             **({"instances": PerBox(dtype="int16")} if self.masks else {}),
             **({"keypoints": Keypoints(each=self.keypoints, pairs=self.flip_pairs or ())} if self.keypoints else {}),
             "image_id": Scalar("int64"),
+            **({"orig_size": Array((2,), "int32")} if self.sizes else {}),
         }

@@ -84,6 +84,8 @@ class CocoReader(FileTableReader):
                 mine = [each for each in boxes[number] if self.spec.crowd or not each.crowd]
                 rows = list(self._rows(mine, labels))
                 size = _side("height", images[number]), _side("width", images[number])
+                if self.spec.sizes and not all(size):
+                    raise _Fault("it has no height and width, which sizes need")
                 shapes = _outlines(mine, size) if self.spec.masks else []
             except _Fault as fault:
                 objects.add_fault(str(fault), path, number)

@@ -326,7 +326,7 @@ def test_boxes_and_keypoints_are_those_of_the_source(kind: str, tmp_path: Path) 
             each["keypoints"] = joints
         content["annotations"].append(annotation(999, tree, 11, (0, 0, float("nan"), 1)))
         notes.write_text(json.dumps(content))
-        source = Coco(tree.root, tree.annotations, crowd=True, keypoints=17)
+        source = Coco(tree.root, tree.annotations, crowd=True, keypoints=17, sizes=True)
     made = do(source, tmp_path / "out", skip=True, lossless=native.kernels() is not None)
     assert (made.samples, made.skipped) == ((11, 1) if kind == "coco" else (12, 0))
     packed = source_from(made.use)

@@ -46,6 +46,10 @@ def test_resize_keeps_an_int_as_the_shorter_side() -> None:
         (Resize(256, max_size=300), 375, 500, (225, 300)),
         (Resize(10, max_size=11), 1, 1000, (1, 11)),
         (Resize((3, 4)), 375, 500, (3, 4)),
+        (Resize(None, max_size=640), 375, 500, (480, 640)),
+        (Resize(None, max_size=640), 500, 333, (640, 426)),  # 426.24
+        (Resize(None, max_size=9), 500, 500, (9, 9)),
+        (Resize(None, max_size=9), 1, 500, (1, 9)),
     ],
 )
 def test_resize_works_out_the_size_as_torchvision_does(
@@ -126,6 +130,9 @@ REFUSED: list[tuple[Callable[[], Op], str]] = [
     (lambda: RandomResizedCrop(8, antialias=False), "antialias"),
     (lambda: Resize(0), "size"),
     (lambda: Resize(256, max_size=256), "max_size"),
+    (lambda: Resize(None), "size"),
+    (lambda: Resize(None, max_size=0), "max_size"),
+    (lambda: Resize([None], max_size=9), "size"),  # type: ignore[list-item]
     (lambda: Resize((2, 2), max_size=9), "max_size"),
     (lambda: CenterCrop(10**9), "size"),
     (lambda: RandomCrop(8, padding=-1), "padding"),

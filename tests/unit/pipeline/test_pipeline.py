@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prepclient import MixUp
 from prepclient.finish import Finish, looks_of
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Image, Label, Mask, Scalar, Text
+from prepserver.pipeline.kinds import Array, Boxes, Image, Label, Mask, Scalar, Text
 from prepserver.pipeline.ops import (
     CenterCrop,
     ColorJitter,
@@ -25,6 +25,7 @@ from prepserver.pipeline.ops import (
     Only,
     Op,
     Pad,
+    PadBoxes,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -49,6 +50,7 @@ filters = st.sampled_from(["bilinear", "bicubic"])
 byte_ops: st.SearchStrategy[Op] = st.one_of(
     st.builds(RandomResizedCrop, sizes, shares, ratios, filters),
     st.builds(Resize, sizes),
+    st.just(Resize(None, max_size=640)),
     st.builds(CenterCrop, sizes),
     st.builds(RandomCrop, sizes, st.none() | margins, st.just(True), st.integers(0, 255), modes),
     st.builds(Pad, margins, st.integers(0, 255), modes),
@@ -230,6 +232,8 @@ def test_ops_that_cannot_work_together_are_refused_by_place(ops: list[Any], fiel
 def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
     with pytest.raises(SpecError, match=r"^pipeline = \['Resize'\]: column 'image': .*end with CenterCrop"):
         Pipeline.from_ops([Resize(256)])
+    with pytest.raises(SpecError, match=r"Resize\(None, max_size=n\), CenterCrop\(n\) instead cuts no boxes off"):
+        Pipeline.from_ops([Resize(256), PadBoxes(3)], columns={"image": Image(), "boxes": Boxes()})
     with pytest.raises(SpecError, match=r"column 'title': text has no fixed size"):
         Pipeline.from_ops([], columns={"title": Text(), "label": Label()})
 

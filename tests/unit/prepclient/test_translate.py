@@ -141,10 +141,11 @@ def test_transforms_of_boxes_have_names_of_their_own() -> None:
     t = torchvision("transforms.v2")
     assert from_torchvision([
         t.RandomZoomOut(fill=7), t.RandomIoUCrop(0.4, sampler_options=[0.5, 1.0], trials=3), t.ClampBoundingBoxes(),
-        t.SanitizeBoundingBoxes(3, 20), t.ConvertBoundingBoxFormat("CXCYWH"),
+        t.SanitizeBoundingBoxes(3, 20), t.ConvertBoundingBoxFormat("CXCYWH"), t.Resize(None, max_size=640),
     ]) == [
         prepclient.RandomZoomOut(fill=7), prepclient.RandomIoUCrop(0.4, sampler_options=[0.5, 1.0], trials=3),
         prepclient.ClampBoxes(), prepclient.SanitizeBoxes(3, 20), prepclient.ConvertBoxes("cxcywh"),
+        Resize(None, max_size=640),
     ]  # fmt: skip
     ours, theirs = (list(inspect.signature(each).parameters) for each in (prepclient.RandomIoUCrop, t.RandomIoUCrop))
     assert ours == theirs
@@ -182,6 +183,8 @@ class Theirs:
             r"transform\[0\] \(LinearTr.*: numpy.save\(",
         ),
         (lambda t: t.Compose([t.MixUp(num_classes=9)]), r"transforms\[0\] \(MixUp\): .* pass device_ops=\[MixUp\("),
+        (lambda t: t.RandomZoomOut({int: 3}), r"Write it with prepclient's ops \(docs/augmentation.md\)$"),
+        (lambda t: t.ConvertBoundingBoxFormat("XYWHR"), r"transform.form .*Write it with prepclient's ops"),
         (lambda t: t.CutMix(num_classes=9), r"transform \(CutMix\): .* pass device_ops=\[CutMix\("),
         (lambda t: t.Lambda(abs), r'PluginOp\("lambda"\).*docs/plugins.md'),
         (lambda t: Theirs(), r"transform \(Theirs\): it is no transform of torchvision"),

@@ -17,7 +17,7 @@ from prepserver.pipeline.sources import Coco, source_from_wire
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source import objects as objects_module
 from prepserver.source.readers import coco as coco_module
-from tests.support.detection import annotation, coco_tree
+from tests.support.detection import HEIGHT, WIDTH, annotation, coco_tree
 from tests.support.oracle import torchvision
 
 
@@ -118,6 +118,23 @@ def test_a_side_that_is_none_spoils_its_image_alone(tmp_path: Path) -> None:
     for index in (1, 3):
         with pytest.raises(SampleError, match="its height is"):
             source.read(index)
+
+
+def test_a_size_is_a_column_where_wanted(tmp_path: Path) -> None:
+    spec = coco_tree(tmp_path / "data", 2)
+    sized = Coco(spec.root, spec.annotations, sizes=True)
+    assert list(sized.columns)[-2:] == ["image_id", "orig_size"]
+    assert source_from_wire(sized.to_wire()) == sized != spec
+    assert Coco(spec.root, spec.annotations, sizes=False).to_wire() == spec.to_wire()
+    assert "sizes" not in spec.to_wire()  # as in 0.2: checkpoints hold its digest
+    found = opened(sized, tmp_path).read(1)["orig_size"]
+    assert (found.tolist(), found.dtype) == ([HEIGHT, WIDTH], np.int32)
+    images = json.loads(Path(spec.annotations).read_text())["images"]
+    del images[0]["height"]  # of the second image by its id
+    source = opened(changed(sized, images=images), tmp_path)
+    assert source.read(0)["orig_size"].tolist() == [HEIGHT, WIDTH]
+    with pytest.raises(SampleError, match="it has no height and width, which sizes need"):
+        source.read(1)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +241,7 @@ def test_other_boxes_are_another_content(tmp_path: Path) -> None:
         ({"keypoints": 2, "flip_pairs": 3}, "a list of 2 values"),
         ({"flip_pairs": [(0, 1)]}, "needs keypoints"),
         ({"crowd": 1}, "true or false"),
+        ({"sizes": 1}, "true or false"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: str) -> None:

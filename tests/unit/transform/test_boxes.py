@@ -104,6 +104,7 @@ MOVES: dict[str, list[Op]] = {
     "padded": [Pad((5, 3, 1, 2))],
     "zoomed out": [RandomZoomOut(fill=7)],
     "smaller": [Resize((30, 31))],
+    "letterboxed": [Resize(None, max_size=51), CenterCrop(64)],
     "larger": [Resize((128, 99)), RandomVerticalFlip(1.0)],
     "resized crop": [RandomResizedCrop(64)],
     "small resized crop": [RandomResizedCrop((8, 12)), RandomHorizontalFlip()],

@@ -50,6 +50,7 @@ Pixels = npt.NDArray[np.uint8]
 PathOf = Callable[[str], Any]
 
 CROP, SMALL_CROP = RandomResizedCrop(16, scale=(0.05, 1.0)), RandomResizedCrop(9, scale=(0.02, 0.3))
+LETTERBOX = (Resize(None, max_size=24), CenterCrop(24))
 KINDS: dict[str, dict[str, Any]] = {
     "444": {"subsampling": 0}, "422": {"subsampling": 1}, "420": {"subsampling": 2},
     "progressive": {"subsampling": 2, "progressive": True}, "restarts": {"subsampling": 2, "restart_marker_rows": 1},
@@ -248,7 +249,7 @@ def expected(data: bytes, maker: RowMaker, key: SampleKey, orientation: int = 1,
 def test_a_row_comes_from_a_part_of_a_whole_decode_at_the_scale(kind: str, size: tuple[int, int]) -> None:
     data = file_of(kind, *size)
     scales = set()
-    for maker in (maker_of(CROP, RandomHorizontalFlip()), maker_of(Resize(24), CenterCrop(24))):
+    for maker in (maker_of(CROP, RandomHorizontalFlip()), maker_of(Resize(24), CenterCrop(24)), maker_of(*LETTERBOX)):
         for index in range(12):
             scales.add(maker.plan(*size, key_of(index)).scale)
             row = expected(data, maker, key_of(index), uneven=kind == "422")
@@ -327,7 +328,7 @@ def test_both_paths_make_the_same_rows(path_of: PathOf, kind: str, damage: str) 
     st.sampled_from(PILLOW_SUBSAMPLINGS),
     st.sampled_from([(320, 408), (331, 405)]),
     st.sampled_from([1, 4, 8]),
-    st.sampled_from([(CROP,), (CROP, RandomHorizontalFlip()), (Resize(20), CenterCrop(9)), (SMALL_CROP,)]),
+    st.sampled_from([(CROP,), (CROP, RandomHorizontalFlip()), (Resize(20), CenterCrop(9)), (SMALL_CROP,), LETTERBOX]),
     st.integers(0, 9**9),
 )
 def test_a_packed_sample_gives_the_rows_of_the_plain_file(
