@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import hashlib
 import importlib.util
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -48,6 +49,9 @@ class Loaded(NamedTuple):
         """Whether `value` is still this plug-in: a notebook reloads modules, or has new code put into functions."""
         return self.value is value and self.compiled is getattr(value, "__code__", None)
 
+
+keeps_random_state = True
+"""Whether this process runs other code, too, whose global random generators must stay as they are."""
 
 _loaded: dict[tuple[Role, str], Loaded] = {}
 _replaced: dict[tuple[Role, str, str], Loaded] = {}
@@ -93,6 +97,21 @@ def load(names: Sequence[str]) -> list[Loaded]:
             f"{len(_loaded)} plug-ins are more than {MAX_PLUGINS}: name only those you need, as module:object"
         )
     return loaded()
+
+
+def only_make_rows() -> None:
+    """Say that this process and its children run no other code: plug-ins may change global random generators."""
+    global keeps_random_state  # once, at the beginning
+    keeps_random_state = False
+
+
+def raised(what: str, error: BaseException) -> str:
+    """Say what a plug-in raised, and at which line of its own code: the traceback is in the daemon's log."""
+    libraries = *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [each for each in lines if not each.filename.startswith(libraries)] or lines
+    at = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return f"{what} raised {type(error).__name__}{at}: {error}"
 
 
 def loaded() -> list[Loaded]:

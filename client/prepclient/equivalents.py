@@ -20,7 +20,8 @@ _ARGUMENTS = {
     "generator": "seed= decides the order and the augmentation",
     "worker_init_fn": "workers run none of your code; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
-    "collate_fn": "batches are tensors already; fields= chooses their fields, collate='list' makes lists of targets",
+    "collate_fn": "batches are tensors already; fields= chooses their fields, collate='list' makes lists of targets, "
+    "device_ops=[MixUp(num_classes)], or CutMix, mixes them",
     "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part of it",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",

@@ -139,14 +139,14 @@ class PrivateDaemon:
             if spent_s > _SAID_AFTER_S and not has_said:
                 has_said = True
                 log.warning(
-                    "waiting up to %g s for the private daemon (workers=) to start in %s",
-                    _START_TIMEOUT_S, self.runtime_dir,
+                    "waiting up to %g s for the private daemon (workers=%s) to start in %s",
+                    _START_TIMEOUT_S, self.workers, self.runtime_dir,
                 )  # fmt: skip
             if not self.is_alive or spent_s > _START_TIMEOUT_S:
                 said.seek(0)
                 *before, last = said.read()[-2000:].strip().splitlines() or ["its log is empty"]
                 reason = "\n".join([last, *(["Its log before that:"] if before else []), *before])
-                raise NoServer(f"the private daemon (workers=) did not start: {reason}")
+                raise NoServer(f"the private daemon (workers={self.workers}) did not start: {reason}")
             time.sleep(0.01)
 
 
@@ -169,7 +169,7 @@ def _make_place() -> Path:
         except OSError as e:
             refused.append(f"{base}: {e.strerror}")
     raise NoServer(
-        f"no directory for the private daemon (workers=): {'; '.join(refused)}. Set $TMPDIR to a short writable "
+        f"no directory for the private daemon (workers=N): {'; '.join(refused)}. Set $TMPDIR to a short writable "
         "one, start a daemon with `prepserver start --runtime-dir DIR`, or use inline=True"
     )
 

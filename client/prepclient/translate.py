@@ -1,6 +1,7 @@
-"""Translates transforms of torchvision and image processors of Hugging Face into lists of ops.
+"""Translates transforms of torchvision and timm, and image processors of Hugging Face, into lists of ops.
 
-It imports neither: it knows a transform by its class's module and name, and reads the parameters from its attributes.
+It imports none of them: it knows a transform by its class's module and name, and reads the parameters from its
+attributes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from prepclient.equivalents import is_torchvision
 from prepclient.errors import InvalidSpec
+from prepclient.translate_timm import instead_of_timm, is_timm, timm_op
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
@@ -35,6 +37,10 @@ _SEQUENCES = ("Compose", "Sequential", "ModuleList")
 _NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
 """They need no op: images are decoded to RGB, and batches are tensors."""
 _TO_FLOATS = ("ToTensor", "ConvertImageDtype")
+_CONVERSIONS: dict[str, list[Op]] = {"ToTensor": [ToDtype("float32", scale=True)], "PILToTensor": []}
+"""Those of torchvision that other libraries adapt."""
+_CALLED = ("__call__", "forward", "transform")
+_NONE = "prepserver has no op that does the same"
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
 _BOXES: dict[str, Callable[[Any], Op]] = {
@@ -56,7 +62,7 @@ def from_torchvision(transform: object) -> list[Op]:
 
     Args:
         transform: A transform of ``torchvision.transforms`` or ``torchvision.transforms.v2``, such as a ``Compose``,
-            or a list of them.
+            or a list of them. What timm's ``create_transform`` returns is such a ``Compose``.
 
     Raises:
         InvalidSpec: A transform has no equivalent, or a parameter has a value that the op does not support. The error
@@ -74,20 +80,56 @@ def _ops(field: str, transform: Any) -> list[Op]:
         return _in_order(field, transform)
     if name in _SEQUENCES and (is_torchvision(transform) or kind.__module__.startswith("torch.")):
         return _in_order(f"{field}.transforms", getattr(transform, "transforms", transform))
-    if not is_torchvision(transform):
-        raise _refused(field, transform, "it is no transform of torchvision")
-    if name in _NOTHING:
-        return []
     try:
-        if name in _TO_FLOATS:
-            return [ToDtype(getattr(transform, "dtype", "float32"), scale=True)]
-        if name in _BOXES:
-            return [_BOXES[name](transform)]
-        if name in OPS:
-            return [_same(field, transform, OPS[name])]
+        if is_torchvision(transform):
+            return _of_torchvision(field, transform)
+        if (converted := _converted(kind)) is not None:
+            return converted
+        if is_timm(transform):
+            return [_of_timm(field, transform)]
     except SpecError as error:
         raise _refused(f"{field}.{error.field}", transform, f"{error.value!r} {error.reason}") from error
-    raise _refused(field, transform, "prepserver has no op that does the same")
+    raise _refused(field, transform, "it is no transform of torchvision")
+
+
+def _of_torchvision(field: str, transform: Any) -> list[Op]:
+    name = type(transform).__name__
+    if name in _NOTHING:
+        return []
+    if name in _TO_FLOATS:
+        return [ToDtype(getattr(transform, "dtype", "float32"), scale=True)]
+    if name in _BOXES:
+        return [_BOXES[name](transform)]
+    if name in OPS:
+        return [_same(field, transform, OPS[name])]
+    raise _refused(field, transform, _NONE)
+
+
+def _converted(kind: type) -> list[Op] | None:
+    """The ops for another library's class that converts as one of torchvision's; None for any other class.
+
+    It is timm's, or a subclass: one that leaves tensors alone is called ``Maybe...``, others must override nothing.
+    """
+    bases = [each for each in kind.__mro__ if each.__module__.startswith("torchvision.")]
+    for name, ops in _CONVERSIONS.items():
+        base = next((each for each in bases if each.__name__ == name), None)
+        if kind.__name__ == f"Maybe{name}" and (base or kind.__module__.startswith("timm.")):
+            return list(ops)
+        if base and all(getattr(kind, each, None) is getattr(base, each, None) for each in _CALLED):
+            return list(ops)
+    return None
+
+
+def _of_timm(field: str, transform: Any) -> Op:
+    try:
+        op = timm_op(transform)
+    except AttributeError as error:
+        raise _refused(f"{field}.{error.name}", transform, "this release of timm keeps no such attribute") from error
+    if op is not None:
+        return op
+    if instead := instead_of_timm(transform):
+        raise InvalidSpec(f"{field} (timm's {type(transform).__name__}): {instead}", field)
+    raise _refused(field, transform, _NONE)
 
 
 def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:
@@ -137,6 +179,8 @@ def _value(field: str, transform: Any, name: str, value: Any) -> Any:
         return _MODES.get(value, value)
     if name == "antialias":
         return value is not False  # None and "warn" antialias PIL images
+    if type(value).__module__ == "torch" and hasattr(value, "numpy"):
+        return [float(str(each)) for each in value.numpy().flat]  # 0.485, not 0.48500001430511475
     if value is None and kind == "ColorJitter":
         return 0 if name == "hue" else (1.0, 1.0)
     if value is None and kind == "RandomErasing" and name == "value":

@@ -89,6 +89,7 @@ class RowActor:
     ) -> None:  # fmt: skip
         self._host = socket.gethostname()
         found = differences(expected, build())
+        plugins.only_make_rows()
         plugins.load(names)
         found += [
             f"the code of {role} plug-in {name!r} is {plugins.codes().get((role, name))} there and {code} here"

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from prepserver.pipeline.ops import OPS
 from prepserver.telemetry.facts import BUSY, DYING, NOTICED, STARVED, Facts, FullCache
 from prepserver.telemetry.rates import WINDOW_S
 
@@ -237,7 +238,17 @@ def _cure(stage: str, share: float, facts: Facts) -> str:
             f"decode each sample once: {keep}`prepserver pack --form pixels` keeps it on disk "
             f"({effect}). If images are far larger than the rows, `prepserver pack --max-side PIXELS` shrinks them once"
         )
-    return f"make {stage} cheaper: put it after the crop, compile it, or move it to the GPU with device_ops= ({effect})"
+    return f"make {stage} cheaper: put it after the crop{_elsewhere(stage.removeprefix('op '))} ({effect})"
+
+
+_ON_DEVICE = frozenset(("ColorJitter", "Normalize", "RandAugment", "RandomErasing", "ToDtype", "ToLayout"))
+"""Ops of a pipeline that `device_ops` takes, too."""
+
+
+def _elsewhere(op: str) -> str:
+    if op in _ON_DEVICE:
+        return ", or move it to the GPU with device_ops="
+    return "" if op in OPS else ", or compile it"  # a plug-in
 
 
 def _copying(facts: Facts) -> Verdict:

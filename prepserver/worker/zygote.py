@@ -103,6 +103,7 @@ def load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
     """
     sys.dont_write_bytecode = True  # Python notices newer source only by the time in seconds and the size
     plugins = sys.modules["prepserver.plugins"]
+    plugins.only_make_rows()
     try:
         loaded = plugins.load(names)
     except Exception as e:

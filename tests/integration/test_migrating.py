@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from prepclient import PrepClient, from_torchvision
 from tests.support import tf_records
 from tests.support.oracle import torchvision
 from tests.support.photos import jpeg
@@ -28,7 +29,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
 BLOCKS = {
     (heading, said): code
     for heading, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    for said, code in re.findall(r"^```python\n# ([\w, ]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for said, code in re.findall(r"^```python\n# ([\w, -]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 }
 COUNT = 36  # a whole batch of 32 and one that is not
 SIZES = ((300, 400), (260, 240), (256, 256), (230, 350))
@@ -143,7 +144,8 @@ class Pair:
     Attributes:
         package: The other library.
         data: Writes the dataset into a folder.
-        levels: By how much a value of a pixel may differ: one where images are resized, as the page says.
+        levels: By how much a value of a pixel may differ: one where images are resized, as the page says. A level of
+            values that are normalized is at most 0.0176.
         before: Samples of a batch of the other library.
         after: Samples of a batch of prepserver.
         kind: What follows "before" and "after" in the page.
@@ -152,7 +154,7 @@ class Pair:
 
     package: str
     data: Callable[[Path], None]
-    levels: int
+    levels: float
     before: Callable[[Any], Iterator[Sample]] = pairs
     after: Callable[[Any], Iterator[Sample]] = pairs
     kind: str = ""
@@ -161,6 +163,7 @@ class Pair:
 
 PAIRS = {
     "torchvision": Pair("torchvision", lambda root: folder(root, photos()), 1),
+    "timm": Pair("timm", lambda root: folder(root, photos()), 0.0176),
     "WebDataset": Pair("webdataset", shards, 0),
     "tf.data": Pair("tensorflow", records, 0, of_tensorflow),
     "tf.data, arrays": Pair("tensorflow", arrays, 0, of_tensorflow, kind=", arrays"),
@@ -171,12 +174,18 @@ PAIRS = {
 }
 
 
-def run(heading: str, said: str, root: Path) -> Any:
-    """Runs a block of the page on the data in a folder; returns its loader, which has no worker processes."""
-    code = BLOCKS[heading, said].replace('"/data/', f'"{root}/').replace("num_workers=8", "num_workers=0")
+USES_TORCHVISION = ("timm", "ultralytics")
+REPLACED = {"num_workers=8": "num_workers=0", '"cuda"': '"cpu"'}
+
+
+def run(heading: str, said: str, root: Path) -> dict[str, Any]:
+    """Runs a block of the page on the data in a folder; returns its names. The loader has no worker processes."""
+    code = BLOCKS[heading, said].replace('"/data/', f'"{root}/')
+    for old, new in REPLACED.items():
+        code = code.replace(old, new)
     names: dict[str, Any] = {}
     exec(compile(code, f"{heading}, {said}", "exec"), names)
-    return names.get("loader")
+    return names
 
 
 @pytest.fixture(params=PAIRS)
@@ -190,17 +199,17 @@ def after(each: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
     pair = PAIRS[each]
     pair.data(tmp_path)
     monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(server.runtime_dir))
-    with run(each.split(",")[0], f"after{pair.kind}", tmp_path) as loader:
+    with run(each.split(",")[0], f"after{pair.kind}", tmp_path)["loader"] as loader:
         return [sample for batch in loader for sample in pair.after(batch)]
 
 
 def test_both_give_the_same_samples(each: str, after: list[Sample], tmp_path: Path) -> None:
     pair = PAIRS[each]
     assert len(after) == pair.count
-    if "torchvision" in BLOCKS[each.split(",")[0], f"before{pair.kind}"] or pair.package == "ultralytics":
+    if "torchvision" in BLOCKS[each.split(",")[0], f"before{pair.kind}"] or pair.package in USES_TORCHVISION:
         torchvision("transforms.v2")  # may need help to be imported
     pytest.importorskip(pair.package, reason=f"needs {pair.package}: only what one writes for prepserver has run")
-    loader = run(each.split(",")[0], f"before{pair.kind}", tmp_path)
+    loader = run(each.split(",")[0], f"before{pair.kind}", tmp_path)["loader"]
     # Cloned, because some libraries use their memory again.
     before = [tuple(part.clone() for part in sample) for batch in loader for sample in pair.before(batch)]
     assert len(before) == len(after)
@@ -211,11 +220,53 @@ def test_both_give_the_same_samples(each: str, after: list[Sample], tmp_path: Pa
             torch.testing.assert_close(one, other, rtol=0, atol=1e-5, check_dtype=False)
 
 
+def test_training_as_with_timm(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path, photos())
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(server.runtime_dir))
+    names = run("timm", "training", tmp_path)
+    with names["loader"] as loader:
+        ((images, weights),) = list(loader)
+        assert (images.shape, images.dtype, weights.shape) == ((32, 3, 224, 224), torch.float32, (32, 1000))
+        torch.testing.assert_close(weights[:, :2].sum(1), torch.ones(32))
+        mixed, state = loader, loader.state_dict()
+    with PrepClient(mixed.spec.source, names["ops"], batch_size=32, shuffle=True, drop_last=True, seed=42) as plain:
+        plain.load_state_dict(state)  # no mixing from here on
+        assert next(iter(plain))[1].shape == (32,)
+    torchvision("transforms")
+    factory = pytest.importorskip("timm.data.transforms_factory", reason="needs timm: only what one writes has run")
+    given = factory.create_transform(224, is_training=True, interpolation="random", use_prefetcher=True)
+    assert from_torchvision(given) == names["ops"]
+
+
+def test_timms_augmentation_depends_on_its_generator_alone(tmp_path: Path) -> None:
+    torchvision("transforms")
+    pytest.importorskip("timm", reason="needs timm")
+    augment = run("timm", "plug-in", tmp_path)["timm_augment"]
+    image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
+    first, again = ([augment(image, np.random.default_rng(seed)) for seed in range(20)] for _ in range(2))
+    assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+    assert {(each.shape, each.dtype.name) for each in first} == {((224, 224, 3), "uint8")}
+    assert len({each.tobytes() for each in first}) > 10
+
+
+def test_a_client_of_rank_0_alone_has_all_samples(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder(tmp_path, photos(((256, 256),)))
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(server.runtime_dir))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with run("What is different", "alone", tmp_path)["loader"] as loader:
+        assert sum(len(labels) for _, labels in loader) == COUNT
+
+
 def test_a_pair_has_at_most_five_lines_each() -> None:
     named = {
         (heading.split(",")[0], side + pair.kind) for heading, pair in PAIRS.items() for side in ("before", "after")
     }
-    assert BLOCKS.keys() == named | {("Ultralytics", "convert")}
+    assert BLOCKS.keys() == named | {
+        ("Ultralytics", "convert"), ("timm", "training"), ("timm", "plug-in"), ("What is different", "alone"),
+    }  # fmt: skip
     for name, code in BLOCKS.items():
         lines = [line for line in code.splitlines() if line and not re.match(r"(import|from) ", line)]
         assert len(lines) <= 5 or "convert" in name, name

@@ -152,10 +152,13 @@ def assert_level(level: int, batches: Iterable[list[torch.Tensor]]) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raises", r"op plug-in 'odd' raised ValueError: too dark: .udcff !"),
-        ("raises of storage", r"op plug-in 'odd' raised FileNotFoundError: no lookup table"),
-        ("asks numpy for too much", r"op plug-in 'odd' raised MemoryError: .*worker_memory in the config"),
-        ("asks torch for too much", r"op plug-in 'odd' raised RuntimeError: .* allocate memory"),
+        ("raises", r"op plug-in 'odd' raised ValueError at owner_code.py:\d+: too dark: .udcff !"),
+        ("raises of storage", r"op plug-in 'odd' raised FileNotFoundError at owner_code.py:\d+: no lookup table"),
+        (
+            "asks numpy for too much",
+            r"op plug-in 'odd' raised MemoryError at owner_code.py:\d+: .*worker_memory in the config",
+        ),
+        ("asks torch for too much", r"op plug-in 'odd' raised RuntimeError at owner_code.py:\d+: .* allocate memory"),
         ("shape", r"declares an image of shape \(8, 8, 3\) and dtype uint8 and gives ndarray of shape \(3, 8, 3\)"),
         ("dtype", r"declares .* dtype uint8 and gives ndarray of shape \(8, 8, 3\) and dtype float32"),
         ("nothing", r"declares .* and gives NoneType"),
@@ -198,10 +201,16 @@ def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: st
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raises", r"source plug-in 'numbers' raised ValueError: too dark: .udcff !"),
-        ("raises of storage", r"source plug-in 'numbers' raised FileNotFoundError"),
-        ("asks numpy for too much", r"source plug-in 'numbers' raised MemoryError: .*worker_memory in the config"),
-        ("asks torch for too much", r"source plug-in 'numbers' raised RuntimeError: .* allocate memory"),
+        ("raises", r"source plug-in 'numbers' raised ValueError at owner_code.py:\d+: too dark: .udcff !"),
+        ("raises of storage", r"source plug-in 'numbers' raised FileNotFoundError at owner_code.py:\d+: "),
+        (
+            "asks numpy for too much",
+            r"source plug-in 'numbers' raised MemoryError at owner_code.py:\d+: .*worker_memory in the config",
+        ),
+        (
+            "asks torch for too much",
+            r"source plug-in 'numbers' raised RuntimeError at owner_code.py:\d+: .* allocate memory",
+        ),
         ("shape", r"column image, declares Image of 8 x 8 pixels and gives ndarray of shape \(3, 8, 3\)"),
         ("dtype", r"column image, declares .* gives ndarray of shape \(8, 8, 3\) and dtype float32"),
         ("hangs", r"quarantined: workers died or hung on it"),

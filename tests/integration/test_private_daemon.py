@@ -208,5 +208,5 @@ def test_a_private_daemon_that_cannot_start_says_why(
             pytest.raises(NoServer, match="did not start: no such library\nIts log before that:\na first line"),
         ):
             len(job)
-        assert caplog.text.count("waiting up to 90 s for the private daemon (workers=) to start in") == 1 + warnings
+        assert caplog.text.count("waiting up to 90 s for the private daemon (workers=1) to start in") == 1 + warnings
         assert caplog.text.count("waits for all 2 ranks of the job on this machine") == warnings

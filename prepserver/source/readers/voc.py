@@ -29,6 +29,7 @@ from prepserver.source.storage import versions
 _MOST_LIST_BYTES = 1 << 30
 _MOST_XML_BYTES = 4 << 20
 _AT_ONCE = 16
+_ROOT = ". The root is the folder that holds ImageSets: VOCdevkit/VOC2012 below the root that torchvision takes"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -60,7 +61,8 @@ class VocReader(FileTableReader):
         try:
             text = read_file(path, _MOST_LIST_BYTES, self.roots)
         except SampleError as error:
-            raise SourceError(f"the list {path}: {error.reason}") from error
+            is_gone = errno.ENOENT in (error.errno, getattr(error.__cause__, "errno", None))
+            raise SourceError(f"the list {path}: {error.reason}{_ROOT if is_gone else ''}") from error
         names = [name for line in text.splitlines() if (name := line.strip())]
         for number, name in enumerate(names, 1):
             if b"\0" in name or name.endswith(b"/"):

@@ -74,7 +74,7 @@ class PluginOpStage(Stage[PluginOp]):
             rng = [_generator(each) for each in key] if isinstance(key, list) else _generator(key)
             return self._function(value, rng, **self._params)
         except Exception as e:
-            raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
+            raise plugins.PluginError(plugins.raised(self._what, e)) from e
 
 
 def _own(value: Any) -> Any:

@@ -141,6 +141,15 @@ def test_an_xml_file_that_changes_is_noticed(tmp_path: Path) -> None:
     assert build_index(spec, tmp_path / "cache").samples == 1
 
 
+def test_the_root_of_torchvision_is_told_where_the_lists_are(tmp_path: Path) -> None:
+    spec = voc_tree(tmp_path / "VOCdevkit/VOC2012", 1)
+    with pytest.raises(SourceError, match=r"train.txt: the file is gone.*\. The root is .*: VOCdevkit/VOC2012 below"):
+        build_index(Voc(tmp_path, "train"), tmp_path / "cache")
+    Path(spec.root, "ImageSets/Main/train.txt").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"train.txt: the file is empty$"):
+        build_index(spec, tmp_path / "cache")
+
+
 def test_lists_that_name_nothing_or_lie_outside_are_refused(tmp_path: Path) -> None:
     spec = voc_tree(tmp_path / "data", 1)
     with pytest.raises(SourceError, match=r"the list .*/val.txt: the file is gone"):
