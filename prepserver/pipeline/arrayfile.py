@@ -1,6 +1,7 @@
 """Headers of array files (.npy, .npz, .safetensors): which arrays they hold, and where each one lies.
 
-Client and daemon read the same few headers: the client to know shapes and dtypes, an indexer to hold the file to them.
+A .bin file has no header: it holds nothing but rows. Client and daemon read the same few headers: the client to know
+shapes and dtypes, an indexer to hold the file to them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
-from prepserver.pipeline.kinds import ITEM_BYTES, Shape
+from prepserver.pipeline.kinds import ITEM_BYTES, Kind, Shape
 
 _MAX_NPY_HEADER_BYTES, _MAX_SAFETENSORS_HEADER_BYTES = 10_000, 100 << 20
 _NPY = {"|b1": "bool", "|u1": "uint8", "|i1": "int8"} | {
@@ -24,6 +25,8 @@ _SAFE = {
     "BOOL": "bool", "F16": "float16", "F32": "float32", "F64": "float64",
     **{f"{kind[0].upper()}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
+
+HEADLESS = ".bin"
 
 _ZIP_LENGTHS_AT = 26  # in a local header; the name and the extra field follow, then the data
 
@@ -45,6 +48,24 @@ class StoredArray(NamedTuple):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+def is_headless(path: str) -> bool:
+    """Whether a file has no header, so that its column must be declared."""
+    return path.lower().endswith(HEADLESS)
+
+
+def headless_array(size: int, kind: Kind) -> StoredArray:
+    """Return the array of a file of `size` bytes without a header, whose rows are of a kind; a part of a row is left.
+
+    Raises:
+        BadArrayError: It holds no row.
+    """
+    shape, dtype = kind.stored()
+    row_bytes = math.prod(shape) * ITEM_BYTES[dtype]
+    if size < row_bytes:
+        raise BadArrayError(f"has {size} bytes, and a row of shape {shape} and dtype {dtype} has {row_bytes}")
+    return StoredArray((size // row_bytes, *shape), dtype, 0)
+
+
 def stored_arrays(path: str, file: IO[bytes], only: str = "") -> dict[str, StoredArray]:
     """Return the arrays of a file by name; that of an .npy file has an empty name.
 
@@ -64,7 +85,11 @@ def stored_arrays(path: str, file: IO[bytes], only: str = "") -> dict[str, Store
             found = read(file, only)
             break
     else:
-        raise BadArrayError(f"does not end in {', '.join(_FORMATS)}")
+        if is_headless(path):
+            raise BadArrayError(
+                "has no header: say what its rows are, such as columns={'tokens': kinds.Array((1025,), 'uint16')}"
+            )
+        raise BadArrayError(f"does not end in {', '.join((*_FORMATS, HEADLESS))}")
     for name, array in found.items():
         if array.offset + array.nbytes > size:
             what = f"array {name!r} of {array.nbytes} bytes" if name else f"its {array.nbytes} bytes"
@@ -178,5 +203,5 @@ _FORMATS: dict[str, Callable[[IO[bytes], str], dict[str, StoredArray]]] = {
     ".safetensors": _safetensors,
 }
 
-SUFFIXES = tuple(_FORMATS)
+SUFFIXES = (*_FORMATS, HEADLESS)
 """How names of files of arrays end."""

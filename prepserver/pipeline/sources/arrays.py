@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from prepserver.pipeline import declared
-from prepserver.pipeline.arrayfile import BadArrayError, StoredArray, stored_arrays
+from prepserver.pipeline.arrayfile import BadArrayError, StoredArray, is_headless, stored_arrays
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute, in_one_place
@@ -13,12 +13,14 @@ from prepserver.pipeline.urls import is_url
 
 
 class Arrays(SourceSpec):
-    """Columns from .npy, .npz or .safetensors files, read in place.
+    """Columns from .npy, .npz, .safetensors or .bin files, read in place.
 
     The first dimension of each array counts the samples. ``Arrays(x="/data/x.npy", label="/data/y.npy")``, or
     ``Arrays("/data/train.npz")`` for all arrays of a file. An array with one dimension becomes a `Scalar`, or a `Label`
     if it is called ``label`` and holds integers; any other becomes an `Array`. Files must be uncompressed, in C order
-    and little-endian. The client reads the headers of the files for all columns that `columns` does not declare.
+    and little-endian. The client reads the headers of the files for all columns that `columns` does not declare. A .bin
+    file has no header, only rows, such as a text's tokens in windows of one length, and must be declared:
+    ``Arrays("/data/train.bin", columns={"tokens": kinds.Array((1025,), "uint16")})``.
 
     Attributes:
         path: A file whose arrays are all columns, under their own names; None where `files` names the columns.
@@ -42,7 +44,8 @@ class Arrays(SourceSpec):
             if files:
                 raise SpecError("path", path, "is the one file of all columns: name it, or a file for each column")
             one = absolute("path", path)
-            files = dict.fromkeys(kinds if kinds and not _is_here(one) else _stored("path", one), one)
+            is_told = kinds and (is_headless(one) or not _is_here(one))
+            files = dict.fromkeys(kinds if is_told else _stored("path", one), one)
             if "" in files:
                 raise SpecError("path", path, "has one array, without a name: write Arrays(x=PATH)")
         where = {name: absolute(name, file) for name, file in files.items()}

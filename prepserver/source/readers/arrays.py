@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.arrayfile import BadArrayError, stored_arrays
+from prepserver.pipeline.arrayfile import BadArrayError, headless_array, is_headless, stored_arrays
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Kind, Label, Tokens
 from prepserver.pipeline.sources.arrays import Arrays, array_of
@@ -158,13 +158,17 @@ class ArraysReader(ScanningReader):
             try:
                 with open_file(self.roots, "the file", path) as file:
                     opened.setdefault(path, file)
-                    array = array_of(stored_arrays(path, stream(file), name), name)
+                    kind = self.spec.columns[name]
+                    if is_headless(path):
+                        array = headless_array(file.size, kind)
+                    else:
+                        array = array_of(stored_arrays(path, stream(file), name), name)
                     column = _Column(name, files.index(path), array.offset, array.shape, array.dtype)
-                    column.check(self.spec.columns[name])
+                    column.check(kind)
                     digest.update(json.dumps([name, column.shape, column.dtype]).encode())
                     for at in range(0, array.nbytes, max(1, array.nbytes // _LOOKS)):
                         digest.update(file.read(min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
-                    if isinstance(self.spec.columns[name], Label):
+                    if isinstance(kind, Label):
                         num_classes = max(num_classes, column.top_label(file) + 1)
             except BadArrayError as error:
                 raise SourceError(f"{path} {error}") from error

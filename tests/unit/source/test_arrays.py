@@ -322,3 +322,29 @@ def test_new_content_of_the_same_shape_is_another_listing(tmp_path: Path) -> Non
     np.save(tmp_path / "moved" / "x.npy", rows((2,), "int8"))
     moved = build_index(Arrays(x=tmp_path / "moved" / "x.npy"), tmp_path / "cache")
     assert moved.content_digest == first.content_digest
+
+
+def test_a_file_without_a_header_is_rows_of_its_kind(tmp_path: Path) -> None:
+    tokens = np.arange(1000, dtype=np.uint16)
+    (tmp_path / "train.bin").write_bytes(tokens.tobytes())
+    columns = {"tokens": kinds.Array((33,), "uint16")}
+    for spec in (
+        Arrays(tmp_path / "train.bin", columns=columns), Arrays(tokens=tmp_path / "train.bin", columns=columns),
+    ):  # fmt: skip
+        source = opened(spec, tmp_path)
+        assert len(source) == 1000 // 33
+        assert source.read(7)["tokens"].tolist() == list(range(7 * 33, 8 * 33))
+        assert block(source, spec, [29, 0])["tokens"].tolist() == [list(range(29 * 33, 990)), list(range(33))]
+    with PrepClient(spec, [], batch_size=30, inline=True) as client:
+        (batch,) = client
+        assert batch[0].numpy().tobytes() == tokens[:990].tobytes()
+
+
+def test_a_file_without_a_header_needs_its_kind_and_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(bytes(64))
+    for arguments in ({"path": path}, {"tokens": path}):
+        with pytest.raises(SpecError, match="has no header: say what its rows are"):
+            Arrays(arguments.pop("path", None), **arguments)  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match=r"has 64 bytes, and a row of shape \(33,\) and dtype uint16 has 66"):
+        opened(Arrays(path, columns={"tokens": kinds.Array((33,), "uint16")}), tmp_path)
