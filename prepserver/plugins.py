@@ -108,8 +108,9 @@ def only_make_rows() -> None:
 def raised(what: str, error: BaseException) -> str:
     """Say what a plug-in raised, and at which line of its own code: the traceback is in the daemon's log."""
     libraries = *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
+    folders = tuple(f"{each}/" for each in libraries)
     lines = traceback.extract_tb(error.__traceback__)
-    own = [each for each in lines if not each.filename.startswith(libraries)] or lines
+    own = [each for each in lines if not each.filename.startswith(folders)] or lines
     at = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return f"{what} raised {type(error).__name__}{at}: {error}"
 

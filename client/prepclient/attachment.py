@@ -227,16 +227,24 @@ class Attachment:
         with contextlib.closing(ScanProgress(self.spec.source.location)) as progress:
             if service.inline:
                 return InlineFeed(self.spec, start, progress, map_rows, service.plugins)
-            runtime_dir = find_runtime_dir(service.runtime_dir)
-            if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
+            if service.workers is not None and self.find_shard():
                 if self._private is None:
-                    self.spec = self.spec.at_present(is_apart=True)
                     self._tell_of_ranks()
                 self._private = private_daemon(service.workers, service.plugins, self.spec.source.stores)
                 runtime_dir = self._private.runtime_dir
             else:
+                runtime_dir = find_runtime_dir(service.runtime_dir)
                 service.refuse_plugins(f"One runs in {runtime_dir}")
             return ServedFeed(runtime_dir, self.spec, start, service, progress, map_rows or MappedRing.map)
+
+    def find_shard(self) -> bool:
+        """Whether this rank has a private daemon, or starts one: then it reads a shard, as no other rank uses that."""
+        service = self.service
+        if service.workers is None or (self._private is None and listens(find_runtime_dir(service.runtime_dir))):
+            return False
+        if self.session is None:
+            self.spec = self.spec.at_present(is_apart=True)
+        return True
 
     def _tell_of_ranks(self) -> None:
         """Tells once what the private daemon of one process means for a job of several ranks."""

@@ -437,6 +437,7 @@ class PrepClient(Turns):
         another number of shards does not divide this count, the next use raises `InvalidSpec`.
         """
         at = self._attachment
+        at.find_shard()
         return state_of(self.spec.digest, at.place, at.began, at.listing, self._device_ops)
 
     @in_turn
@@ -453,7 +454,9 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: `state` is no such dict, or is of another source, order, seed or pipeline.
         """
-        at, (place, began, listing, device_ops) = self._attachment, read_state(state, self.spec.digest)
+        at = self._attachment
+        at.find_shard()
+        place, began, listing, device_ops = read_state(state, self.spec.digest)
         if device_ops != self._device_ops:
             log.warning(
                 "the state was taken with other device_ops: this job continues with the same rows, but its own ops"

@@ -117,7 +117,8 @@ class Loop:
         self._first_ns = 0  # when the loop asked for its first batch
         self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
-        self._ends_at = -1  # how many batches are handed out when the epoch ends; -1 if `end_epoch` was called
+        # where the epoch is read, and how many batches are handed out when it ends; None if `end_epoch` was called
+        self._ends: tuple[Session, int] | None = None
         self._are_ranks_known = False  # whether the daemon was asked for absent ranks of this job
 
     @property
@@ -128,9 +129,10 @@ class Loop:
     def begin_epoch(self, session: Session) -> int:
         """An epoch begins; returns how many batches will have been handed out in total at its end."""
         self._left_ns = 0
-        if self._ends_at == self.totals.batches:  # Lightning and transformers count, and do not ask once more
+        if self._ends == (session, self.totals.batches):  # Lightning and transformers count, and do not ask once more
             self.end_epoch()
-        self._ends_at = ends_at = self.totals.batches + session.batches_left
+        ends_at = self.totals.batches + session.batches_left
+        self._ends = session, ends_at
         self.headspace.begin_epoch(self.totals, ends_at)
         return ends_at
 
@@ -168,7 +170,7 @@ class Loop:
 
     def end_epoch(self) -> None:
         """The epoch has ended. Rank 0 logs once what limits this job, as soon as that is known."""
-        self._ends_at = -1
+        self._ends = None
         self.headspace.end_epoch()
         self._warn_of_absent_ranks()
         now_ns = time.monotonic_ns()

@@ -163,7 +163,7 @@ class HostPin:
     """The page-lock of one whole mapping. `keep`, the owner of the mapping, is kept alive until :meth:`close`.
 
     The locked range begins with the mapping's first byte: torch looks at the start of a tensor's storage, and takes a
-    storage that starts before the range for pageable. Locking waits until `absent_from` (see `Mapping`) reports all
+    storage that starts before the range for pageable. Locking waits until `absent_from` (see `MemoryMap`) reports all
     pages present, because the driver faults pages in slowly and meanwhile blocks every process on the machine that
     starts CUDA.
 

@@ -134,19 +134,13 @@ class ServedFeed(Feed):
         say_s = began_s + _SAY_AFTER_S
         while True:
             now_s = time.monotonic()
-            if now_s - looked_s > _STOPPED_S:
-                began_s += now_s - looked_s
+            if (stopped_s := now_s - looked_s) > _STOPPED_S:
+                began_s, sync_s, say_s = began_s + stopped_s, sync_s + stopped_s, say_s + stopped_s
             looked_s = now_s
             if now_s - began_s > timeout_s:
                 raise BatchTimeout(self._what_is_missing(session, timeout_s))
             if self._alone_upto and now_s - began_s > _SAY_JOINING_AFTER_S:
                 self._say_joining(session)
-            pause_s = min(sync_s, say_s, began_s + timeout_s) - now_s
-            pace = until.pace_s()
-            self._take(session, max(_LEAST_WAIT_S, pause_s if pace is None else min(pause_s, pace)))
-            if until.is_met():
-                return
-            now_s = time.monotonic()
             if not until.holds_up():
                 sync_s = now_s + SYNC_AFTER_S
             if now_s >= sync_s:
@@ -155,6 +149,11 @@ class ServedFeed(Feed):
             if now_s >= say_s:
                 log.warning("%s", self._what_is_missing(session, now_s - began_s))
                 say_s = now_s + _SAY_AFTER_S
+            pause_s = min(sync_s, say_s, began_s + timeout_s) - now_s
+            pace = until.pace_s()
+            self._take(session, max(_LEAST_WAIT_S, pause_s if pace is None else min(pause_s, pace)))
+            if until.is_met():
+                return
 
     def _say_joining(self, session: Session) -> None:
         """Warns once that the job waits for the shared stream."""

@@ -44,7 +44,7 @@ class Spec:
     is_apart: bool = False  # whether each rank reads a shard of its own, from a private daemon
 
     def at_present(self, *, is_apart: bool) -> Spec:
-        """This spec with the present ranks, `apart` if there are several here; itself if they are the same, or given.
+        """This spec with the present ranks, `apart` if there are several; itself if they are the same, or given.
 
         Raises:
             InvalidSpec: As `make_spec`.
@@ -52,7 +52,7 @@ class Spec:
         if self.sharding != Sharding():
             return self
         ranks = find_ranks(self.sharding, os.environ)
-        is_apart = is_apart and (ranks.world_size if ranks.local is None else ranks.local[1]) > 1
+        is_apart = is_apart and ranks.world_size > 1
         if is_apart:
             ranks = apart(ranks)
         shape = replace(self.shape, rank=ranks.rank, world_size=ranks.world_size, shard=ranks.shard)

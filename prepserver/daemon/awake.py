@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 PAUSE_S = 5.0
-"""A longer time without a reading is a pause. Nothing in the loop takes as long."""
+"""A longer time without a reading is a pause. Little in the loop takes as long, and then it does no harm."""
 
 _read_s = time.monotonic()
 _paused_s = 0.0  # sum of all pauses

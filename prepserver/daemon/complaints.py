@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import time
+
+from prepserver.daemon import awake
 
 _MOST = 20
 _WINDOW_S = 30.0
@@ -15,11 +16,11 @@ class Complaints:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._windows: dict[int, tuple[float, int]] = {}  # uid -> end of its window, monotonic, and warnings in it
+        self._windows: dict[int, tuple[float, int]] = {}  # uid -> end of its window, and warnings in it
 
     def warn(self, uid: int, text: str, *arguments: object, bug: Exception | None = None) -> None:
         """Logs `text`, with the traceback of a `bug` in the daemon, or only counts it."""
-        ends_s, warnings = self._windows.get(uid, (time.monotonic() + _WINDOW_S, 0))
+        ends_s, warnings = self._windows.get(uid, (awake.now_s() + _WINDOW_S, 0))
         self._windows[uid] = ends_s, warnings + 1
         if warnings < _MOST:
             self._log.log(logging.ERROR if bug else logging.WARNING, text, *arguments, exc_info=bug)

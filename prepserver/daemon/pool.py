@@ -304,7 +304,7 @@ class WorkerPool:
         for seat in list(self.seats):
             if seat.engine is engine and seat.child is not None:
                 # Its workers were killed with it, but one that waits in the kernel may still write its rows.
-                self._vacate(seat, suspect=None, strikes=0, stuck=not seat.child.ended_by(now_s + _REAP_S))
+                self._vacate(seat, suspect=None, strikes=0, stuck=not seat.child.ended_by(time.monotonic() + _REAP_S))
         if engine is self._zygote:
             self.listings.zygote_gone(reason)
         for child in children:  # among them indexers that have answered, whose end was not reported

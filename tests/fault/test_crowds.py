@@ -262,6 +262,5 @@ def test_jobs_in_all_places_leave_one_for_status_and_stop() -> None:
         assert "5 connections" in more.welcome.text
         asked = cli("status", "--json", "--runtime-dir", str(server.runtime_dir))
         assert len(json.loads(asked.stdout)["jobs"]) == 5
-        jobs.close()
         assert cli("stop", "--runtime-dir", str(server.runtime_dir)).returncode == exits.OK
         server.process.wait(PATIENCE_S)

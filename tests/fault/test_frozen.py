@@ -27,6 +27,8 @@ def freeze(server: Server, seconds: float) -> None:
         os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: all(map(leaks.stopped, pids)))
     time.sleep(seconds)
+    os.kill(server.pid, signal.SIGCONT)
+    time.sleep(0.5)  # the daemon looks at its workers, which are still where they were
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from prepserver.config import Settings
+from prepserver.daemon import awake
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.pipeline.sources import TextLines
@@ -132,9 +133,9 @@ def test_a_zygote_that_starts_no_worker_is_replaced(tmp_path: Path, caplog: pyte
         assert first is not None
         os.kill(first, signal.SIGSTOP)
         pool.grow()
-        pool.tick(time.monotonic() + START_TIMEOUT_S - 1)
+        pool.tick(awake.now_s() + START_TIMEOUT_S - 1)
         for late_s in range(1, 4):
-            pool.tick(time.monotonic() + START_TIMEOUT_S + late_s)
+            pool.tick(awake.now_s() + START_TIMEOUT_S + late_s)
         _run_until(poll, pool, lambda: heard.events)
         assert isinstance(heard.events[0], WorkerUp)
         assert pool._zygote.process.pid != first
@@ -154,7 +155,7 @@ def test_a_zygote_that_starts_no_indexer_is_replaced(tmp_path: Path) -> None:
         assert pool._zygote.process.pid is not None
         os.kill(pool._zygote.process.pid, signal.SIGSTOP)
         pool.listings.want(photo_tree(tmp_path / "photos", 3).to_wire(), job := Waiting(), 0)
-        pool.tick(time.monotonic() + START_TIMEOUT_S + 1)
+        pool.tick(awake.now_s() + START_TIMEOUT_S + 1)
         _run_until(poll, pool, lambda: job.heard and isinstance(job.heard[-1], work.Indexed))
     finally:
         pool.close(5.0)
@@ -186,4 +187,4 @@ def _run_until(poll: Poll, pool: WorkerPool, is_over: Callable[[], Any]) -> None
     while not is_over():
         assert time.monotonic() < deadline_s
         poll.run_once(0.1)
-        pool.tick(time.monotonic())
+        pool.tick(awake.now_s())

@@ -109,7 +109,8 @@ def test_workers_that_are_killed_again_and_again_are_named(owned: Server) -> Non
 
 def _kill(server: Server, ended: threading.Event) -> None:
     while not ended.wait(0.3):
-        for pid in server.workers():
+        # Each may fill a chunk: on a loaded machine no row would ever come.
+        for pid in [worker["pid"] for worker in server.status()["workers"] if worker.get("chunks")]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -1,9 +1,10 @@
-"""``own_daemons.py RUNTIME_DIR STORE RANK``: a rank with a private daemon; prints the indices of two epochs as JSON."""
+"""``own_daemons.py RUNTIME_DIR STORE RANK``: a rank with a private daemon; prints the indices of epochs as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import torch.distributed as dist
 
@@ -21,6 +22,22 @@ def main(runtime_dir: str, store: str, rank: int) -> None:
     ) as train:  # fmt: skip
         read = [[index for (indices,) in train for index in indices.tolist()] for _ in range(2)]
         sizes = len(train), len(train.sampler)
+        with PrepClient(
+            SyntheticImages(SAMPLES), [CenterCrop(8)], batch_size=BATCH, fields=("index",), job="second",
+            runtime_dir=runtime_dir, workers=1,
+        ) as second:  # fmt: skip
+            read.append([index for (indices,) in second for index in indices.tolist()])
+    spec: dict[str, Any] = {
+        "batch_size": BATCH, "shuffle": True, "order": "batch-shuffle-repeat", "fields": ("index",), "job": "batches",
+        "runtime_dir": runtime_dir, "workers": 1,
+    }  # fmt: skip
+    with PrepClient(SyntheticImages(SAMPLES), [CenterCrop(8)], **spec) as first:
+        batches = iter(first)
+        read.append([index for _ in range(9) for index in next(batches)[0].tolist()])
+        state = first.state_dict()
+    with PrepClient(SyntheticImages(SAMPLES), [CenterCrop(8)], **spec) as resumed:
+        resumed.load_state_dict(state)
+        read[-1] += [index for (indices,) in resumed for index in indices.tolist()]
     sys.stdout.write(json.dumps({"read": read, "sizes": sizes}))
     dist.destroy_process_group()
 

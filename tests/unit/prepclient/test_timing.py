@@ -258,3 +258,17 @@ def test_only_copies_that_hold_up_the_device_are_late(
         device.run(stream)  # type: ignore[arg-type]
     assert delivery.late_ns() == late_ms * MS
     assert delivery.late_ns() == 0  # counted once
+
+
+def test_an_epoch_of_another_attachment_is_not_ended_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its siblings may not be back yet, and would be called absent."""
+    ended: list[int] = []
+    monkeypatch.setattr("prepclient.loop.Loop._warn_of_absent_ranks", lambda loop: ended.append(loop.totals.batches))
+    with inline(job="a") as train:
+        for close in (False, True, False):
+            batches = iter(train)
+            for _ in range(len(train)):  # as Lightning does: it does not ask for one more
+                next(batches)
+            if close:
+                train.close()
+    assert ended == [len(train)]
