@@ -129,7 +129,8 @@ class PrepClient(Turns):
         runtime_dir: The daemon's directory. None searches ``$PREPSERVER_RUNTIME_DIR`` and the usual places.
         workers: Start a private daemon with this many workers if no daemon runs; ``"auto"`` adapts the number to what
             the jobs need and the cores allow. All clients of this process that ask for one share it. It ends when the
-            last of them is closed or collected, or with the process.
+            last of them is closed or collected, or with the process. Of a run's ranks, each one reads a shard then,
+            unless `sharding` says otherwise.
         inline: Make the same rows in this process, without a daemon, for debugging and tests.
         plugins: Your own code for `PluginOp` and `Plugin`: names of entry points or modules, or ``module:object``. Only
             with `workers` or `inline`; the configuration of a shared daemon names its own.
