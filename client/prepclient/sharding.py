@@ -19,8 +19,8 @@ class Sharding:
 
     By default rank and world size come from torch.distributed if it is initialized, else from ``$RANK`` and
     ``$WORLD_SIZE``, which torchrun sets; without either, this process reads all samples. A client that was made alone
-    looks again when an epoch begins. Ranks with private daemons read a shard each. Give rank and world size if not every
-    rank reads another part, as in tensor parallelism, where all ranks of a group read the same one.
+    looks again when an epoch begins. Ranks with private daemons read a shard each. Give rank and world size if not
+    every rank reads another part, as in tensor parallelism, where all ranks of a group read the same one.
 
     Args:
         rank: Rank of this process among the data-parallel processes, from 0. Give it with `world_size`.
