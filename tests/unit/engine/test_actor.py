@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prepserver import plugins
 from prepserver.engine.actor import OtherBuildError, RowActor
 from prepserver.engine.block import runs
 from prepserver.engine.build import build, differences
@@ -29,6 +30,12 @@ COUNT = 40
 ROWS = 16
 PIPELINES = (tiny_pipeline(16), tiny_pipeline(8, views=2))
 HERE = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def random_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor's process does nothing else, and this one does."""
+    monkeypatch.setattr(plugins, "keeps_random_state", True)
 
 
 class Told:
