@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 
-def test_a_group_that_begins_later_gets_each_sample_once(server: Server, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.late_ranks", str(server.runtime_dir), str(tmp_path / "store")]
+def said_by(module: str, where: Path, store: Path) -> list[Any]:
+    """What two ranks print, which run a module."""
+    command = [sys.executable, "-m", f"tests.support.{module}", str(where), str(store)]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(2)]
     try:
         said = [json.loads(rank.communicate(timeout=PATIENCE_S)[0]) for rank in ranks]
@@ -25,6 +27,11 @@ def test_a_group_that_begins_later_gets_each_sample_once(server: Server, tmp_pat
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0]
+    return said
+
+
+def test_a_group_that_begins_later_gets_each_sample_once(server: Server, tmp_path: Path) -> None:
+    said = said_by("late_ranks", server.runtime_dir, tmp_path / "store")
     everything = list(range(late_ranks.SAMPLES))
     for parts in zip(*(each["read"][:5] for each in said), strict=True):
         assert sorted(index for part in parts for index in part) == everything
@@ -36,14 +43,7 @@ def test_a_group_that_begins_later_gets_each_sample_once(server: Server, tmp_pat
 
 def test_ranks_with_a_daemon_each_do_not_wait_for_each_other(short_path: Path) -> None:
     """Each is a shard: it makes its own rows only."""
-    command = [sys.executable, "-m", "tests.support.own_daemons", str(short_path / "none"), str(short_path / "store")]
-    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(own_daemons.RANKS)]
-    try:
-        said = [json.loads(rank.communicate(timeout=PATIENCE_S)[0]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0]
+    said = said_by("own_daemons", short_path / "none", short_path / "store")
     for parts in zip(*(each["read"] for each in said), strict=True):
         assert sorted(index for part in parts for index in part) == list(range(own_daemons.SAMPLES))
     assert [each["sizes"] for each in said] == [[67, 2001]] * 2
