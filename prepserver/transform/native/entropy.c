@@ -40,23 +40,16 @@ static const uint8_t natural[192] = {
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
     30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, LAST64, LAST64};
 
-/* What an index holds for the next bits: a step, and the numbers in it.
- * A step is one code with its number or two of them. Bits 0 to 5: how many bits it takes, MOST_BITS at most. 7, LONG:
- * one code, whose number the index does not hold whole. 8 to 15: how many coefficients it goes on, END more at the end
- * of a block. UNSURE, which goes on too far for any block: what is there is longer, or there is no such code.
- * The numbers: bits 0 to 12 and 13 to 25, the value of the first and of the last, signed; 26 to 31, how many
- * coefficients the first goes on, 63 at the end of a block. If it is LONG, the first value stands for the length of the
- * code and the last for that of its number. */
-#define LONG 0x80
+/* What an index holds for the next bits: a step, and the numbers in it (entropy.h).
+ * A step is one code with its number or two of them. Bits 0 to 5: how many bits it takes, MOST_BITS at most; 6 and 7 are
+ * 0. 8 to 15: how many coefficients it goes on, END more at the end of a block. UNSURE, which goes on too far for any
+ * block: what is there is longer, or there is no such code. */
 #define END 128
 #define UNSURE 0xFF00
 #define MOST_BITS 18 /* so that a refill is good for three steps */
 
-#define BITS(step) ((step) & 63)
+#define BITS(step) ((uint8_t)(step))
 #define ON(step) ((step) >> 8)
-#define FIRST(numbers) ((int32_t)((numbers) << 19) >> 19)
-#define LAST(numbers) ((int32_t)((numbers) << 6) >> 19)
-#define FIRST_ON(numbers) ((numbers) >> 26)
 
 /* A code and what follows it. */
 struct found {
@@ -71,9 +64,9 @@ static inline struct found found(int length, int symbol, uint32_t raw) {
     return (struct found){length + size, run + 1, value};
 }
 
-static inline uint32_t numbers(int first_on, int first, int last) {
-    const uint32_t on = first_on < END ? (uint32_t)first_on : 63;
-    return (uint32_t)(first & 0x1FFF) | (uint32_t)(last & 0x1FFF) << 13 | on << 26;
+static inline struct numbers numbers(struct found one) {
+    const int16_t value = (int16_t)one.value;
+    return (struct numbers){value, value, (uint8_t)(one.on < END ? one.on : 63), 0, NONE};
 }
 
 /* Make an index of one code each. Returns 0 if no prefix code has these lengths: libjpeg checks the tables that it uses
@@ -94,15 +87,16 @@ static int make_one(struct codes *codes) {
             size_t at = (size_t)code << spare;
             if (size > spare) {
                 const struct found one = found(length, symbol, 0);
+                const struct numbers its = {0, 0, (uint8_t)one.on, (uint8_t)length, (uint8_t)(NONE - size)};
                 for (int same = 0; same < 1 << spare; same++, at++) {
-                    codes->steps[at] = (uint16_t)(one.bits > MOST_BITS ? UNSURE : one.bits | LONG | one.on << 8);
-                    codes->numbers[at] = numbers(one.on, length, size);
+                    codes->steps[at] = (uint16_t)(one.bits > MOST_BITS ? UNSURE : one.bits | one.on << 8);
+                    codes->numbers[at] = its;
                 }
                 continue;
             }
             for (uint32_t raw = 0; raw < 1u << size; raw++) {
                 const struct found one = found(length, symbol, raw);
-                const uint32_t its = numbers(one.on, one.value, one.value);
+                const struct numbers its = numbers(one);
                 for (int same = 0; same < 1 << (spare - size); same++, at++) {
                     codes->steps[at] = (uint16_t)(one.bits | one.on << 8);
                     codes->numbers[at] = its;
@@ -117,20 +111,20 @@ static int make_one(struct codes *codes) {
 /* Make it one of two codes, where it holds two. */
 static void make_two(struct codes *codes) {
     uint16_t steps[1 << INDEX_BITS];
-    uint32_t ones[1 << INDEX_BITS];
+    struct numbers ones[1 << INDEX_BITS];
     memcpy(steps, codes->steps, sizeof steps);
     memcpy(ones, codes->numbers, sizeof ones);
     for (uint32_t k = 0; k < 1 << INDEX_BITS; k++) {
         const unsigned first = steps[k];
-        if (first & LONG || ON(first) >= END)
+        if (ON(first) >= END || ones[k].spare != NONE)
             continue;
         /* Zeros are shifted in: it holds only as far as these do not count. */
         const uint32_t rest = k << BITS(first) & ((1 << INDEX_BITS) - 1);
         const unsigned next = steps[rest];
-        if (next & LONG || next == UNSURE || BITS(first) + BITS(next) > INDEX_BITS)
+        if (ones[rest].spare != NONE || next == UNSURE || BITS(first) + BITS(next) > INDEX_BITS)
             continue;
         codes->steps[k] = (uint16_t)(first + next);
-        codes->numbers[k] = (ones[k] & ~(0x1FFFu << 13)) | (ones[rest] & (0x1FFFu << 13));
+        codes->numbers[k].last = ones[rest].last;
     }
 }
 
@@ -147,15 +141,13 @@ static __attribute__((noinline)) struct found look_closely(const struct codes *c
     return found(length, symbol, size ? (uint32_t)(window << length >> (64 - size)) : 0);
 }
 
-/* The values in a step at the head of `window`. Without a branch: whether it is LONG cannot be foretold. */
-static inline void values(uint64_t window, unsigned step, uint32_t its, int *first, int *last) {
-    const uint64_t number = window << (FIRST(its) & 63);
-    const unsigned size = (unsigned)LAST(its) & 63, below = (1u << (size & 31)) - 1;
-    const unsigned is_negative = (unsigned)~((int64_t)number >> 63); /* all ones if it begins with a 0 */
-    const unsigned value = (unsigned)(number >> (-size & 63)) - (below & is_negative);
-    const unsigned is_long = -(step >> 7 & 1);
-    *first = (int)(((unsigned)FIRST(its) & ~is_long) | (value & is_long));
-    *last = (int)(((unsigned)LAST(its) & ~is_long) | (value & is_long));
+/* The last value in a step at the head of `window`. Without a branch, since nothing foretells which kind it is: of a number
+ * without bits, what is added is 0. */
+static inline int last_value(uint64_t window, const struct numbers *its) {
+    const uint64_t number = window << (its->length & 63);
+    const uint64_t is_negative = (uint64_t)~((int64_t)number >> 63); /* all ones if it begins with a 0 */
+    const uint64_t magnitude = (number ^ is_negative) >> 1 >> (its->spare & 63);
+    return its->last + (int)((magnitude ^ is_negative) - is_negative);
 }
 
 static int next_byte(j_decompress_ptr jpeg) {
@@ -276,9 +268,9 @@ static inline void refill(struct bits *bits) { /* then 56 are held at least */
     bits->held |= 56;
 }
 
-static inline void take(struct bits *bits, int count) {
-    bits->window <<= count;
-    bits->held -= count;
+static inline void take(struct bits *bits, unsigned count) {
+    bits->window <<= count & 63;
+    bits->held -= (int)(uint8_t)count;
 }
 
 static inline size_t index_of(const struct bits *bits) {
@@ -296,9 +288,8 @@ static inline __attribute__((always_inline)) int first_coefficient(struct bits *
         take(bits, one.bits);
         return one.bits;
     }
-    int same;
-    values(bits->window, step, codes->numbers[index_of(bits)], difference, &same);
-    take(bits, BITS(step));
+    *difference = last_value(bits->window, &codes->numbers[index_of(bits)]);
+    take(bits, step);
     return 1;
 }
 
@@ -328,13 +319,11 @@ static inline __attribute__((always_inline)) int other_coefficients(struct bits 
                 break;
             }
             if (wanted) {
-                const uint32_t its = codes->numbers[index];
-                int first, last;
-                values(bits->window, step, its, &first, &last);
-                block[natural[k + FIRST_ON(its) - 1]] = (JCOEF)first;
-                block[natural[after - 1]] = (JCOEF)last;
+                const struct numbers *const its = &codes->numbers[index];
+                block[natural[k + its->first_on - 1]] = its->first;
+                block[natural[after - 1]] = (JCOEF)last_value(bits->window, its);
             }
-            take(bits, BITS(step));
+            take(bits, step);
             if (after >= 64)
                 return 1;
         }
