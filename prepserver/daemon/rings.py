@@ -1,4 +1,10 @@
-"""The rings that the daemon makes: within its budget, prefaulted by a thread, counted until no process holds them."""
+"""The rings that the daemon makes: within its budget, counted until no process holds them, brought in by a thread.
+
+A page of shared memory exists once somebody has touched it. Workers touch the pages that they fill. The thread brings
+in the others, because a client's CUDA driver, which page-locks a whole ring, does so slowly, and meanwhile keeps every
+process on the machine from starting CUDA. It leaves a new ring to the workers for a moment: the first batch waits for
+them, and on a machine with few cores the thread would take one of them away.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +24,8 @@ from prepserver.protocol.layout import Field, RingLayout
 MOST_LEFT = 64
 """Most dropped rings of a user that processes may still hold: each costs the daemon a descriptor, whatever its size."""
 
+_STEPS_OF_WORKERS = 3  # steps in which only workers touch a ring: half a second, since the server takes five a second
+
 
 @dataclass(slots=True)
 class LaneRing:
@@ -27,6 +35,7 @@ class LaneRing:
     layout: RingLayout  # its fields and rows
     fd: int  # the descriptor that workers and clients get
     watch_fd: int  # a second opening of it: shows whether other processes still hold the ring (`is_open_elsewhere`)
+    steps: int = 0  # how many there have been since it was made
 
 
 class Rings:
@@ -90,15 +99,14 @@ class Rings:
             made = create_segment(f"prepserver-lane-{lane}", layout.nbytes)
             try:
                 fds = []
-                for _ in range(3):  # to watch it, to give away, and for the thread
+                for _ in range(2):  # to watch it, and to give away
                     fds.append(open_again(made))
                     on_error.callback(os.close, fds[-1])
             finally:
                 os.close(made)
             on_error.pop_all()
-        ring = self.held[lane] = LaneRing(owner, layout, fds[1], fds[0])
-        self._to_touch.put((fds[2], layout.nbytes))
-        return ring
+        self.held[lane] = LaneRing(owner, layout, fds[1], fds[0])
+        return self.held[lane]
 
     def drop(self, lane: int) -> None:
         """Drops a lane's ring; its bytes count until no process holds it."""
@@ -106,8 +114,17 @@ class Rings:
         os.close(ring.fd)
         self._left.append(ring)
 
+    def step(self) -> None:
+        """Closes dropped rings that no other process holds, and brings in new ones; call it several times a second."""
+        self.forget_free()
+        for ring in self.held.values():
+            ring.steps += 1
+            if ring.steps == _STEPS_OF_WORKERS:
+                with contextlib.suppress(OSError):  # no descriptor is left: then others touch all pages first
+                    self._to_touch.put((open_again(ring.fd), ring.layout.nbytes))
+
     def forget_free(self) -> None:
-        """Closes dropped rings that no other process holds; call it several times a second."""
+        """Closes dropped rings that no other process holds."""
         still = [ring for ring in self._left if is_open_elsewhere(ring.watch_fd)]
         for ring in self._left:
             if ring not in still:

@@ -202,7 +202,7 @@ class Daemon:
                 self._pool.tick(now_s)
                 self._driver.happened(Tick())
                 self._pool.listings.tick()
-                self._rings.forget_free()
+                self._rings.step()
                 streams = self._coordinator.table.streams.values()
                 self._caches.tick({stream.spec.listing for stream in streams})
                 self._questions.tick()
