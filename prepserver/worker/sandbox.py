@@ -138,13 +138,16 @@ def _for_network() -> list[str]:
     return [*_NETWORK_PATHS, *folders]
 
 
+# Found at the import, in the zygote, because it takes 5 ms, and every attach would pay them in its indexer.
+_LIBRARIES = tuple(dict.fromkeys(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))))
+
+
 def _code() -> list[str]:
     """The folders of Python and its packages: libraries import some modules only at their first use.
 
     Some installers put links there, which lead to one copy of each package.
     """
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = [path for path in dict.fromkeys(map(sysconfig.get_path, names)) if os.path.isdir(path)]
+    found = [path for path in _LIBRARIES if os.path.isdir(path)]
     links = [each.path for path in found for each in os.scandir(path) if each.is_symlink() and each.is_dir()]
     return [*found, *dict.fromkeys(map(os.path.realpath, links))]
 
