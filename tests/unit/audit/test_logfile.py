@@ -102,6 +102,15 @@ def test_the_logs_written_longest_ago_go_first(tmp_path: Path, monkeypatch: pyte
     assert {job.job for job in logfile.jobs(tmp_path)} == {"c", "d"}
 
 
+def test_a_sixteenth_of_the_logs_goes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile, "MAX_JOBS", 32)
+    for k in range(32):
+        LogFile(tmp_path, f"{k}", 7).close()
+    assert len(logfile.jobs(tmp_path)) == 32
+    LogFile(tmp_path, "one more", 7).close()
+    assert len(logfile.jobs(tmp_path)) == 30
+
+
 def test_many_logs_of_one_user_evict_no_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logfile, "MAX_JOBS", 4)
     for age, (job, uid) in enumerate([("a", 7), ("b", 8), ("c", 8)]):
