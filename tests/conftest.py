@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -39,6 +40,12 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
     os.umask(umask)
+
+
+def pytest_collection_finish() -> None:
+    """What pytest has collected stays: without this, each whole collection of garbage in a test takes 0.1 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ def test_packages_that_are_links_stay_open_where_they_really_lie(
     (tmp_path / "store" / "module.py").touch()
     (tmp_path / "site" / "package").symlink_to(tmp_path / "store" / "package")
     (tmp_path / "site" / "module.py").symlink_to(tmp_path / "store" / "module.py")
-    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path / "site"))
+    monkeypatch.setattr(sandbox, "_LIBRARIES", (str(tmp_path / "site"), str(tmp_path / "none")))
     assert sandbox._code() == [f"{tmp_path}/site", f"{tmp_path}/store/package"]
 
 
