@@ -29,8 +29,8 @@ ASIDE_BYTES = 1 << 20
 """A new attachment renames a larger file first (see `aside`), if no other process writes to it."""
 
 MAX_JOBS = 256
-"""With more logs than this, the user who has most of them loses the least recently written one, until a sixteenth of the
-places is free: looking at all logs takes 10 ms, and should not happen for each new job."""
+"""With more logs than this, the user who has most of them loses the least recently written one, and again until a
+sixteenth of the places is free: looking at all logs takes 10 ms, and should not happen for each new job."""
 
 _LOOKS = 5
 _LOOK_AGAIN_S = 0.02
