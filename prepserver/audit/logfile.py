@@ -162,11 +162,11 @@ def _head(data: bytes) -> Job | None:
 def _tidy(folder: Path, new: Path, owner: int) -> None:
     if sum(name.endswith(".log") for name in os.listdir(folder)) <= MAX_JOBS:
         return
-    heads = {path: _job_of(path) for path in _newest_first(folder)}
-    uids = {path: owner if path == new else head.uid if head else None for path, head in heads.items()}
-    while len(uids) > MAX_JOBS - MAX_JOBS // 16:
-        held = Counter(uids.values())
-        most = max(held, key=lambda uid: (held[uid], uid == owner))
+    heads = {path: _job_of(path) for path in _newest_first(folder) if path != new}
+    uids = {path: head.uid if head else None for path, head in heads.items()}
+    while len(uids) >= MAX_JOBS - MAX_JOBS // 16:
+        held = Counter(reversed(uids.values()))  # of equal users, the one whose last log is oldest comes first
+        most = max(held, key=lambda uid: (held[uid] + (uid == owner), uid == owner))
         old = next(path for path in reversed(uids) if uids[path] == most)
         del uids[old]
         for path in (old, aside(old), *history.paths(old)):

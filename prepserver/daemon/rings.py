@@ -54,6 +54,11 @@ class Rings:
         """Bytes of all rings, including untouched pages and dropped rings that processes still hold."""
         return sum(ring.layout.nbytes for ring in self._all())
 
+    @property
+    def absent_bytes(self) -> int:
+        """Bytes of pages that nobody has touched yet: the machine counts them as free."""
+        return sum(max(0, each.layout.nbytes - 512 * os.fstat(each.watch_fd).st_blocks) for each in self._all())
+
     def bytes_of(self, uid: int) -> int:
         """Bytes of the rings of one user, counted in the same way."""
         return sum(ring.layout.nbytes for ring in self._all() if ring.owner == uid)
@@ -88,7 +93,7 @@ class Rings:
 
         def check() -> None:
             allow(layout.nbytes)
-            check_fits(layout.nbytes, self.held_bytes, self.budget_bytes)
+            check_fits(layout.nbytes, self.held_bytes, self.budget_bytes, self.absent_bytes)
 
         try:
             check()
@@ -120,8 +125,10 @@ class Rings:
         for ring in self.held.values():
             ring.steps += 1
             if ring.steps == _STEPS_OF_WORKERS:
-                with contextlib.suppress(OSError):  # no descriptor is left: then others touch all pages first
+                try:
                     self._to_touch.put((open_again(ring.fd), ring.layout.nbytes))
+                except OSError:  # no descriptor is left: perhaps at the next step
+                    ring.steps -= 1
 
     def forget_free(self) -> None:
         """Closes dropped rings that no other process holds."""

@@ -253,7 +253,7 @@ class Daemon:
             if "log_level" in reloaded.now:
                 logging.getLogger().setLevel(reloaded.settings.log_level.upper())
             if "memory" in reloaded.now:
-                half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
+                half = (machine_free_bytes()[0] + self._rings.held_bytes - self._rings.absent_bytes) // 2
                 self._rings.budget_bytes = reloaded.settings.memory_bytes or half
             self._sizer.fixed = reloaded.settings.workers
             self._peers.most = most_clients  # more workers leave fewer descriptors

@@ -18,13 +18,14 @@ HEADROOM_BYTES = 256 << 20
 """Kept free under every limit but the daemon's own budget, for workers, page tables and the jobs."""
 
 
-def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
+def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int, absent_bytes: int = 0) -> None:
     """Refuse a ring that does not fit.
 
     Args:
         asked_bytes: Size of the new ring.
         held_bytes: Size of the rings that the daemon holds already, including untouched pages.
         budget_bytes: The daemon's own limit (``--memory``).
+        absent_bytes: Pages of these rings that nobody has touched yet, so that the machine counts them as free.
 
     Raises:
         MemoryShort: The ring does not fit; the error names the limit.
@@ -37,6 +38,7 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
             "--memory`, or ask for less with a smaller batch_size or prefetch)",
         )
     free, limit = machine_free_bytes()
+    free = max(0, free - absent_bytes)
     if asked_bytes > free:
         raise MemoryShort(asked_bytes, free, limit)
 

@@ -138,7 +138,7 @@ def _for_network() -> list[str]:
     return [*_NETWORK_PATHS, *folders]
 
 
-# Found at the import, in the zygote, because it takes 5 ms, and every attach would pay them in its indexer.
+# Found at the import, in the zygote: it takes milliseconds, which otherwise each attach would pay in its indexer.
 _LIBRARIES = tuple(dict.fromkeys(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))))
 
 

@@ -4,12 +4,12 @@
 
 #include "turbo.h"
 
-#define INDEX_BITS 10           /* looked up at once: more takes longer to make than it gains (case entropy of bench) */
+#define INDEX_BITS 10           /* looked up at once: more takes longer to make than it gains */
 #define MCU_BYTES (10 * 64 * 4) /* no MCU takes more: blocks, numbers, 31 bits for a code and what belongs to it */
 #define ROOM 8192
 
-/* The values in a step. Of a code whose number the index does not hold whole, `first` and `last` are 0, and what the bits
- * after the code say is added to `last`. The first value of one code goes where its last one goes after it. */
+/* The values in a step. Of a code whose number the index does not hold whole, `first` and `last` are 0, and what the
+ * bits after the code say is added to `last`. If a step is one code, both go to the same coefficient, `last` later. */
 struct numbers {
     int16_t first, last; /* of the first code and of the last */
     uint8_t first_on;    /* how many coefficients the first goes on, 63 at the end of a block */
@@ -25,7 +25,7 @@ struct codes {
     uint8_t values[256];   /* what they stand for, in the order of the codes */
     uint32_t limit[17];    /* where the codes of a length end, left-aligned in 16 bits */
     int32_t place[17];     /* what turns a code of that length into its place in `values` */
-    uint16_t steps[1 << INDEX_BITS]; /* by the next bits: how far their codes go, which is looked up first, so it is small */
+    uint16_t steps[1 << INDEX_BITS]; /* by the next bits: how far their codes go; small, since all else waits for it */
     struct numbers numbers[1 << INDEX_BITS]; /* and the values */
 };
 

@@ -111,6 +111,15 @@ def test_a_sixteenth_of_the_logs_goes_at_once(tmp_path: Path, monkeypatch: pytes
     assert len(logfile.jobs(tmp_path)) == 30
 
 
+def test_of_equal_users_those_whose_logs_are_oldest_lose_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile, "MAX_JOBS", 32)
+    for uid in range(32):
+        LogFile(tmp_path, "a", uid).close()
+        os.utime(logfile.path_of(tmp_path, "a", uid), ns=(uid * 10**9, uid * 10**9))
+    LogFile(tmp_path, "a", 100).close()
+    assert {job.uid for job in logfile.jobs(tmp_path)} == {*range(3, 32), 100}
+
+
 def test_many_logs_of_one_user_evict_no_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logfile, "MAX_JOBS", 4)
     for age, (job, uid) in enumerate([("a", 7), ("b", 8), ("c", 8)]):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from prepserver.daemon import rings as rings_module
 from prepserver.daemon.rings import MOST_LEFT, Rings
+from prepserver.memory import budget
 from prepserver.memory.errors import MemoryShort
 from prepserver.memory.segment import check_segment
 from tests.support.images import sample_fields, sample_layout
@@ -36,8 +40,12 @@ def test_a_ring_is_a_sealed_segment_and_counts_until_dropped(rings: Rings) -> No
         os.fstat(ring.fd)
 
 
-def test_pages_come_in_half_a_second_after_a_ring_is_made(rings: Rings) -> None:
+def test_pages_come_in_half_a_second_after_a_ring_is_made(rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then only workers touch them, so that a first batch does not wait for pages that it does not need."""
+
+    def refuse(_fd: int) -> int:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
     ring = rings.create(7, 0, sample_fields((32, 32, 3), "uint8"), (256, 64))
 
     def blocks() -> int:
@@ -45,11 +53,26 @@ def test_pages_come_in_half_a_second_after_a_ring_is_made(rings: Rings) -> None:
 
     rings.step()
     rings.step()
+    time.sleep(0.05)  # in which the thread would have brought them in
     assert blocks() == 0
+    assert rings.absent_bytes == ring.layout.nbytes
+    with monkeypatch.context() as patch:
+        patch.setattr(rings_module, "open_again", refuse)
+        rings.step()
     rings.step()
-    wait_until(lambda: blocks() * 512 == ring.layout.nbytes)
+    wait_until(lambda: rings.absent_bytes == 0)
     rings.drop(7)
     wait_until(lambda: rings.held_bytes == 0)  # once the thread has closed it
+
+
+def test_memory_is_not_given_away_twice(rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine counts the pages of a new ring as free until somebody touches them."""
+    free = 20 << 20
+    monkeypatch.setattr(budget, "machine_free_bytes", lambda: (free, "a limit"))
+    rings.create(1, 0, sample_fields((224, 224, 3), "uint8"), (100, 100))
+    with pytest.raises(MemoryShort) as e:
+        rings.create(2, 0, sample_fields((224, 224, 3), "uint8"), (100, 100))
+    assert e.value.free_bytes == free - rings.held_bytes
 
 
 @pytest.mark.parametrize("kept", ["descriptor", "mapping"])
