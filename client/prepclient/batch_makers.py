@@ -235,7 +235,7 @@ class BatchMakers:
         self, spec: Spec, device: torch.device, looks: Sequence[RowLook], finish: Finish, *, zero_copy: bool,
         has_valid: bool,
     ) -> None:  # fmt: skip
-        self._drawing = drawing_of(spec.seed, looks, finish)
+        self._drawing = drawing_of(spec.seed, looks, finish, spec.pipeline.first_view)
         # dtypes, in a batch, of the columns that `looks` describe
         self.dtypes = [Finisher(finish, look, torch.device("cpu")).dtype for look in looks]
         self.device = device

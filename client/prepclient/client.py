@@ -78,7 +78,9 @@ class PrepClient(Turns):
             same shape.
         views: Number of images made from each sample, 1 to 16, each with its own random numbers (for self-supervised
             training). With more than one, a batch has a tuple of tensors in the place of the images, one for each view:
-            ``for (a, b), labels in train``. The first view has the same bytes as with ``views=1``.
+            ``for (a, b), labels in train``. The first view has the same bytes as with ``views=1``. A range gives the
+            numbers of the views, on which their random numbers depend: clients of one seed that are read side by side,
+            such as ``views=2`` and ``views=range(2, 8)``, make different crops of each sample.
         fields: What a batch looks like. ``"tuple"`` gives a tuple of all columns in order, usually ``(images,
             labels)``; ``"dict"`` gives a dict of these by name, with ``index`` (the sample's index in the source); a
             sequence of names gives a tuple of the fields named.
@@ -158,7 +160,7 @@ class PrepClient(Turns):
         ops: Sequence[Op],
         *,
         # what is in a batch
-        views: int = 1,
+        views: int | range = 1,
         fields: Fields = "tuple",
         collate: Literal["batch", "list"] = "batch",
         device_ops: Sequence[Op] = (),

@@ -302,10 +302,9 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
     return looks
 
 
-def drawing_of(seed: int, looks: Sequence[RowLook], finish: Finish) -> Drawing | None:
-    """What draws for the ops on a job's batches; None if nothing is drawn."""
+def drawing_of(seed: int, looks: Sequence[RowLook], finish: Finish, first_view: int = 0) -> Drawing | None:
+    """What draws for the ops on a job's batches, whose first view has that number; None if nothing is drawn."""
     cpu = torch.device("cpu")
-    drawing = Drawing(
-        seed, [(finish.ops_on(look, cpu) if look.is_image else None, n) for look in looks for n in range(look.views)]
-    )
+    ops = [(look, finish.ops_on(look, cpu) if look.is_image else None) for look in looks]
+    drawing = Drawing(seed, [(each, first_view + view) for look, each in ops for view in range(look.views)])
     return drawing if drawing.width else None

@@ -75,7 +75,8 @@ class Spec:
 
 def make_spec(
     source: SourceSpec, ops: Sequence[Op], *, batch_size: int, shuffle: bool | str, seed: int, drop_last: bool,
-    order: str = "shuffle-batch-repeat", views: int = 1, sharding: Sharding | None = None, job: str | None = None,
+    order: str = "shuffle-batch-repeat", views: int | range = 1, sharding: Sharding | None = None,
+    job: str | None = None,
 ) -> Spec:  # fmt: skip
     """Checks the arguments of a `PrepClient`.
 

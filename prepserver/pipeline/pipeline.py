@@ -43,6 +43,7 @@ class Pipeline:
     fields: tuple[RowField, ...] = field(compare=False)  # of a row
     digest: str = field(compare=False)  # hex SHA-256 of the canonical wire form: the same in every process
     views: int = 1  # how often each sample is made, each time with its own random numbers
+    first_view: int = 0  # the number of the first of them, on which their random numbers depend
 
     @property
     def row(self) -> RowField:
@@ -93,22 +94,29 @@ class Pipeline:
         for place, op in enumerate(self.ops):
             with within(f"pipeline[{place}]"):
                 ops.append(op.with_code(codes))
-        return self if ops == list(self.ops) else Pipeline.from_ops(ops, self.views, self.columns)
+        return self if ops == list(self.ops) else Pipeline.from_ops(ops, self.numbers, self.columns)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its views."""
+        return range(self.first_view, self.first_view + self.views)
 
     @classmethod
-    def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Columns = IMAGES) -> Pipeline:
+    def from_ops(cls, ops: Sequence[Op], views: int | range = 1, columns: Columns = IMAGES) -> Pipeline:
         """Build a pipeline; `Decode()` is added at the start if it is missing.
 
         Args:
             ops: The ops.
-            views: How often each sample is made, 1 (the default) to `MAX_VIEWS`.
+            views: How often each sample is made, 1 (the default) to `MAX_VIEWS`, or the numbers of its views, a range
+                within the first `MAX_VIEWS`.
             columns: What the source's samples hold; images and labels by default.
 
         Raises:
             SpecError: An op cannot follow the one before it, rows would differ in shape, or `views` is out of range.
                 The field names the op by its place in `ops`.
         """
-        views = integer("views", views, 1, MAX_VIEWS)
+        numbers = _numbers(views)
+        views = len(numbers)
         given = _as_list(ops)
         for place, op in enumerate(given):
             if any(type(strange := each) not in OPS.values() for each in _with_inner(op)):
@@ -122,7 +130,7 @@ class Pipeline:
         offset = len(given) - len(rest)
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
-        _check_rows(rest, views)
+        _check_rows(rest, numbers)
         record: Columns = with_index(columns)
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
@@ -132,10 +140,10 @@ class Pipeline:
         if views > 1 and not any(kind.is_spatial for kind in record.values()):
             raise SpecError("views", views, "makes several images of each sample, and the rows have no image")
         full = (given[0] if offset else Decode(), *rest)
-        wire = _wire(full, views)
+        wire = _wire(full, numbers)
         if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
             raise SpecError("pipeline", wire, f"takes {nbytes} bytes, more than {MAX_WIRE_BYTES}")
-        return cls(full, columns, _fields(record, views, given), digest_of(wire), views)
+        return cls(full, columns, _fields(record, views, given), digest_of(wire), views, numbers.start)
 
     @classmethod
     def from_wire(cls, wire: object, columns: Columns = IMAGES) -> Pipeline:
@@ -145,10 +153,12 @@ class Pipeline:
             SpecError: `wire` is no list of maps, an op or a parameter is unknown, missing or wrong, or as `from_ops`.
         """
         ops: list[Op] = []
-        entries, views = _as_list(wire), 1
-        if entries and isinstance(entries[-1], Mapping) and entries[-1].keys() == {"views"}:
+        entries, views = _as_list(wire), range(1)
+        if entries and isinstance(entries[-1], Mapping) and {"views"} <= entries[-1].keys() <= {"views", "first_view"}:
             with within(f"pipeline[{len(entries) - 1}]"):
-                views = integer("views", entries.pop()["views"], 1, MAX_VIEWS)
+                last = entries.pop()
+                first = integer("first_view", last.get("first_view", 0), 0, MAX_VIEWS - 1)
+                views = range(first, first + integer("views", last["views"], 1, MAX_VIEWS))
         for place, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not all(isinstance(name, str) for name in entry):
                 raise SpecError(f"pipeline[{place}]", entry, "must be a map of names to values")
@@ -157,12 +167,25 @@ class Pipeline:
         return cls.from_ops(ops, views, columns)
 
     def to_wire(self) -> list[dict[str, Any]]:
-        """Return the canonical form: a list of one map of plain values per op, then ``{"views": K}`` if K > 1."""
-        return _wire(self.ops, self.views)
+        """Return the canonical form: a list of one map of plain values per op, then one of its views if not only 0."""
+        return _wire(self.ops, self.numbers)
 
 
-def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
-    return [*(op.to_wire() for op in ops), *([{"views": views}] if views > 1 else [])]
+def _numbers(views: object) -> range:
+    """Return the numbers of the views that a user asks for."""
+    if not isinstance(views, range):
+        return range(integer("views", views, 1, MAX_VIEWS))
+    if not views or views.step != 1 or views.start < 0 or views.stop > MAX_VIEWS:
+        raise SpecError(
+            "views", views, f"must be a number, or a range of numbers from 0 to {MAX_VIEWS - 1} without gaps"
+        )
+    return views
+
+
+def _wire(ops: Sequence[Op], numbers: range) -> list[dict[str, Any]]:
+    first = {"first_view": numbers.start} if numbers.start else {}
+    views = [{"views": len(numbers), **first}] if first or len(numbers) > 1 else []
+    return [*(op.to_wire() for op in ops), *views]
 
 
 def _with_inner(op: Any) -> Iterator[Any]:
@@ -175,13 +198,14 @@ def _with_inner(op: Any) -> Iterator[Any]:
         yield from _with_inner(op.inner)
 
 
-def _check_rows(ops: Sequence[Op], views: int) -> None:
+def _check_rows(ops: Sequence[Op], numbers: range) -> None:
     """Refuse ops that need other views, or mix samples twice."""
     for op in ops:
-        if op.views not in (0, views):
+        if op.views and numbers != range(op.views):
             raise SpecError(
-                "views", views, f"must be {op.views}: {type(op).__name__} makes {op.views} views of each sample"
-            )
+                "views", len(numbers) if numbers.start == 0 else numbers,
+                f"must be {op.views}: {type(op).__name__} makes {op.views} views of each sample",
+            )  # fmt: skip
     mixing = [type(op).__name__ for op in ops if op.partners]
     if len(mixing) > 1:
         raise SpecError("pipeline", mixing, "mix samples, and only one op of a pipeline may")

@@ -58,12 +58,12 @@ class RowMaker:
 
     Args:
         pipeline: The pipeline.
-        view: Which of the pipeline's views; the first is the same as that of a pipeline with one view.
+        view: Which of the pipeline's views, counted from 0.
         begin: Stages that are done already: images and masks come as these leave them, from a cache.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0, begin: int = 0) -> None:
-        self._view = view
+        self._view = pipeline.numbers[view]
         self._begin = begin
         self._stages = [
             stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
@@ -95,7 +95,7 @@ class RowMaker:
         )
         # Makes the image of a row in one call, if it can; None for most pipelines.
         can_be_whole = len(self.images) == 1 and not self._planar
-        self.whole: WholeCrop | None = whole_crop(pipeline, view, self._stages) if can_be_whole else None
+        self.whole: WholeCrop | None = whole_crop(pipeline, self._view, self._stages) if can_be_whole else None
         self.followers = self._follows(pipeline.columns)  # the others on its plane
         # Whether those may be made after the images of other samples: they take little memory.
         has_mask = any(isinstance(kind, Mask) for each in self.followers for kind in each.kinds.values())

@@ -36,7 +36,7 @@ class WholeCrop:
         flip: The horizontal flip after it, and its place; None without one.
         boxes: Stages that change boxes.
         pipeline: The pipeline.
-        view: Which of its views.
+        view: The number of the view.
     """
 
     __slots__ = ("_flip", "_flips", "_moves", "_place", "_recipe", "_view")

@@ -20,6 +20,7 @@ from prepserver.pipeline.ops import (
     CenterCrop,
     ColorJitter,
     Decode,
+    FiveCrop,
     Grayscale,
     Normalize,
     Only,
@@ -131,6 +132,35 @@ def test_a_pipeline_of_one_view_is_spelled_as_one_without_views() -> None:
     assert (pair.ops, pair.row, pair.views) == (plain.ops, plain.row, 2)
     assert pair != plain
     assert len({Pipeline.from_ops(plain.ops, views).digest for views in range(1, MAX_VIEWS + 1)}) == MAX_VIEWS
+
+
+def test_views_may_have_other_numbers_than_the_first() -> None:
+    plain = Pipeline.from_ops([CenterCrop(8)])
+    for numbers in (range(1, 2), range(2, 8), range(15, 16), range(16)):
+        pipeline = Pipeline.from_ops(plain.ops, numbers)
+        assert (pipeline.views, pipeline.first_view, pipeline.numbers) == (len(numbers), numbers.start, numbers)
+        assert Pipeline.from_wire(pipeline.to_wire()) == pipeline
+        assert pipeline.digest != plain.digest
+    assert Pipeline.from_ops(plain.ops, range(2)) == Pipeline.from_ops(plain.ops, 2)
+    assert Pipeline.from_ops(plain.ops, range(1)).to_wire() == plain.to_wire()
+
+
+@pytest.mark.parametrize("views", [range(0), range(5, 2), range(-1, 2), range(0, 4, 2), range(10, 17)])
+def test_numbers_of_views_that_cannot_be_are_refused(views: range) -> None:
+    with pytest.raises(SpecError, match="must be a number, or a range of numbers from 0 to 15") as caught:
+        Pipeline.from_ops([CenterCrop(8)], views)
+    assert caught.value.field == "views"
+
+
+@pytest.mark.parametrize(("first", "said"), [(16, "between 0 and 15"), ("2", "an integer"), (15, "from 0 to 15")])
+def test_a_first_view_that_cannot_be_is_refused(first: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Pipeline.from_wire([{"op": "CenterCrop", "size": 8}, {"views": 2, "first_view": first}])
+
+
+def test_crops_of_corners_are_the_first_views() -> None:
+    with pytest.raises(SpecError, match="must be 5: FiveCrop makes 5 views"):
+        Pipeline.from_ops([FiveCrop(8)], range(1, 6))
 
 
 def test_views_of_rows_without_an_image_are_refused() -> None:

@@ -15,6 +15,7 @@ import torch
 from prepclient import (
     BadSampleError,
     CenterCrop,
+    ColorJitter,
     ImageFolder,
     InvalidSpec,
     Joining,
@@ -395,6 +396,21 @@ def test_every_view_goes_the_way_of_an_only_one(photos: str, changed: dict[str, 
                 assert {name: value.tolist() for name, value in batch.items() if name != "image"} == {
                     name: value.tolist() for name, value in expected.items() if name != "image"
                 }
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"ops": [RandomResizedCrop(16), ColorJitter(0.4)]}, {"device_ops": [ColorJitter(0.4)]}]
+)
+def test_views_have_the_bytes_of_their_numbers(photos: str, more: dict[str, Any]) -> None:
+    """So that clients with other ops, read side by side, do not draw the same crops."""
+    with client(photos, fields="tuple", views=4, **more) as one:
+        expected = [images for images, _ in one]
+    for numbers in (range(1, 2), range(2, 4)):
+        with client(photos, fields="tuple", views=numbers, **more) as some:
+            for images, (found, _) in zip(expected, some, strict=True):
+                views = found if isinstance(found, tuple) else (found,)
+                assert all(torch.equal(view, images[number]) for number, view in zip(numbers, views, strict=True))
+                assert not any(torch.equal(view, images[0]) for view in views)
 
 
 def test_views_that_are_kept_stay_what_they_were(photos: str) -> None:
