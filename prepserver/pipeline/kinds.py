@@ -42,7 +42,9 @@ class Kind:
 
     is_spatial: ClassVar[bool] = False
     blank: ClassVar[int] = 0
-    _remedy: ClassVar[str] = "its values have no fixed size and no op gives them one: leave the column out"
+    _remedy: ClassVar[str] = (
+        "its values have no fixed size and no op gives them one: leave the column out of the source"
+    )
 
     @property
     def is_per_box(self) -> bool:
@@ -241,7 +243,8 @@ class Text(Kind):
     """Text of any length."""
 
     _remedy: ClassVar[str] = (
-        "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out"
+        "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out of "
+        "the source"
     )
 
 

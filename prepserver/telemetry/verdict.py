@@ -238,7 +238,8 @@ def _cure(stage: str, share: float, facts: Facts) -> str:
             f"decode each sample once: {keep}`prepserver pack --form pixels` keeps it on disk "
             f"({effect}). If images are far larger than the rows, `prepserver pack --max-side PIXELS` shrinks them once"
         )
-    return f"make {stage} cheaper: put it after the crop{_elsewhere(stage.removeprefix('op '))} ({effect})"
+    elsewhere = _elsewhere(stage.removeprefix("op "))
+    return f"make {stage} cheaper: put it after ops that make images smaller{elsewhere} ({effect})"
 
 
 _ON_DEVICE = frozenset(("ColorJitter", "Normalize", "RandAugment", "RandomErasing", "ToDtype", "ToLayout"))
@@ -257,8 +258,9 @@ def _copying(facts: Facts) -> Verdict:
         f"the loop waits {_percent(facts.copying)} of its time while rows that are ready are copied or converted "
         f"({_rate(facts.images_per_s)})",
         "copy fewer bytes: keep rows uint8 (no ToDtype or Normalize among the ops) and pass normalize= and dtype= with "
-        'device="cuda", which apply them on the GPU; on the CPU pass zero_copy=True. A PinningWarning in the log also '
-        f"explains slow copies. Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
+        'device="cuda", which apply them on the GPU; on the CPU they are this work themselves, and zero_copy=True '
+        "without them saves the copy. A PinningWarning in the log also explains slow copies. "
+        f"Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
         facts.copying,
     )  # fmt: skip
 

@@ -74,15 +74,15 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ({**STARVED, **WAITS_OUTSIDE, "cores_idle": 0.0}, "data-bound", {"decode", "workers"}, "8 more workers"),
         (
             {**STARVED, "stages": {"read": 0.004, "decode": 0.004, "op glare": 0.08}},
-            "data-bound", {"op glare", "workers"}, "op glare cheaper: put it after the crop, or compile it (without",
+            "data-bound", {"op glare", "workers"}, "put it after ops that make images smaller, or compile it (without",
         ),
         (  # what cannot be done on a batch, and what can
             {**STARVED, "stages": {"decode": 0.004, "op GaussianBlur": 0.08}},
-            "data-bound", {"op GaussianBlur", "workers"}, "op GaussianBlur cheaper: put it after the crop (without",
+            "data-bound", {"op GaussianBlur", "workers"}, "cheaper: put it after ops that make images smaller (without",
         ),
         (
             {**STARVED, "stages": {"decode": 0.004, "op RandAugment": 0.08}},
-            "data-bound", {"op RandAugment", "workers"}, "crop, or move it to the GPU with device_ops= (without",
+            "data-bound", {"op RandAugment", "workers"}, "smaller, or move it to the GPU with device_ops= (without",
         ),
         (  # the machine is full, and yet the workers wait for something else most of the time
             {**STARVED, **WAITS_OUTSIDE, "workers_starved": 0.5, "cores_idle": 0.0},
