@@ -243,8 +243,8 @@ class Text(Kind):
     """Text of any length."""
 
     _remedy: ClassVar[str] = (
-        "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out of "
-        "the source"
+        "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out "
+        "of the source"
     )
 
 
