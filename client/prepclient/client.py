@@ -373,7 +373,8 @@ class PrepClient(Turns):
           these that hold a replacement.
         - ``wait_s``, ``copy_s``, ``own_s``, ``rest_s``: seconds since the first batch was asked for, during which
           missing rows held up the loop; copying of ready rows held it up; the loop itself computed between two batches
-          of an epoch (on a GPU, including the device's time); and anything else, such as evaluation.
+          of an epoch (on a GPU, including the device's time); and anything else, such as evaluation, or waiting for
+          another client that the loop reads too.
         - ``epoch``: the epoch of the next batch.
         - ``start``: position at which epoch 0 began, or would have begun. Another run with the same seed and
           ``Joining(start=...)`` of this number has the same order. None before the first use.

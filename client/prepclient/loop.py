@@ -26,6 +26,15 @@ _inline_is_slow = threading.Event()  # this process was told so; once is enough
 _JUDGE_AFTER_NS = 2_500_000_000  # before that too little is known; epochs may be very short
 
 
+class _Waits(threading.local):
+    """How long this thread has waited for rows, of all its clients: a loop may read several side by side."""
+
+    ns = 0
+
+
+_waits = _Waits()
+
+
 class Epoch:
     """Iterates over the rest of one epoch, until the client has handed out `ends_at` batches in total.
 
@@ -117,6 +126,7 @@ class Loop:
         self._first_ns = 0  # when the loop asked for its first batch
         self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
+        self._left_waits_ns = 0  # how long this thread had waited by then
         # where the epoch is read, and how many batches are handed out when it ends; None if `end_epoch` was called
         self._ends: tuple[Session, int] | None = None
         self._are_ranks_known = False  # whether the daemon was asked for absent ranks of this job
@@ -141,11 +151,13 @@ class Loop:
         asked_ns, left_ns = time.monotonic_ns(), self._left_ns
         if not self._first_ns:
             self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
+        others_ns = max(0, _waits.ns - self._left_waits_ns)  # a wait for another client is no computing
         step = self._attachment.step()
+        _waits.ns += max(0, step.wait_ns)
         session = self._attachment.session
         assert session is not None
         was, rows = session.handed.totals, step.batch.stop - step.batch.start
-        own_ns = max(0, step.own_ns + (asked_ns - left_ns if left_ns else 0))
+        own_ns = max(0, step.own_ns + (asked_ns - left_ns - others_ns if left_ns else 0))
         totals = Totals(
             was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns,
             was.copy_ns + step.copy_ns, was.own_ns + own_ns,
@@ -155,7 +167,7 @@ class Loop:
         if not isinstance(batch, BadSampleError):
             self.headspace.saw(batch, was, totals)  # before the conversion: it copies tensors
             batch = self._convert(batch)
-        self._left_ns = time.monotonic_ns()
+        self._left_ns, self._left_waits_ns = time.monotonic_ns(), _waits.ns
         if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
             self.end_timeline()
         return batch, session, Handed(step.line, totals)

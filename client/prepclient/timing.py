@@ -16,7 +16,7 @@ class Parts(NamedTuple):
     loading: float  # it waited for rows
     copying: float  # it waited for ready rows to be copied
     computing: float  # its own time between two batches of an epoch, including the device's
-    rest: float  # anything else: attaching, and work between epochs, such as evaluation and checkpoints
+    rest: float  # anything else: attaching, evaluation, checkpoints, and waiting for another client
 
     @classmethod
     def of(cls, totals: Totals, total_ns: int) -> Parts:

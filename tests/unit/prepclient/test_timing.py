@@ -48,6 +48,17 @@ def test_all_time_is_counted_once() -> None:
         assert stats["verdict"]["kind"] == "not enough data"
 
 
+def test_a_wait_for_one_client_is_no_computing_of_another() -> None:
+    """In a loop that reads several side by side, or each would call the loop busy with itself."""
+    large = PrepClient(SyntheticImages(12, size=(400, 400)), [CenterCrop(300)], batch_size=4, inline=True)
+    with inline() as train, large:
+        for _ in zip(train, large, strict=False):
+            pass
+        one, other = train.stats(), large.stats()
+    assert other["batches"] == 3
+    assert one["rest_s"] >= other["wait_s"]
+
+
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_of_a_job_logs_the_verdict(
