@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from prepserver.pipeline.declared import DeclaredColumns, declared_columns
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.record import Columns
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute, absolute_all
 
 Paths = str | PathLike | Sequence[str | PathLike]
@@ -32,22 +32,74 @@ class TableSpec(SourceSpec):
     declared: Columns
 
     def __init__(self, path: Paths, columns: DeclaredColumns, names: Names = None) -> None:
-        self.declared = declared_columns(columns)
-        for name, kind in self.declared.items():
-            if not isinstance(kind, self.kinds):
-                known = ", ".join(each.__name__ for each in self.kinds)
-                raise SpecError(f"columns.{name}", kind, f"{type(self).__name__} gives columns of the kinds {known}")
-        names = {} if names is None else names
-        if not isinstance(names, Mapping):
-            raise SpecError("names", names, "must be a map of columns to their names in the files")
-        for column, name in names.items():
-            if column not in self.declared:
-                raise SpecError("names", column, f"is no column; there are: {', '.join(self.declared)}")
-            if not (isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS):
-                raise SpecError("names", name, f"must be a name of 1 to {_MAX_NAME_CHARS} characters")
+        self.declared = columns_of_kinds(columns, self.kinds, type(self).__name__)
         # Only those that differ: equal meaning is equal data.
-        self.names = {name: names[name] for name in sorted(names) if names[name] != name}
+        self.names = {column: name for column, name in checked_names(names, self.declared) if name != column}
         self.path = absolute_all("path", path)
+
+
+def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], source: str) -> Columns:
+    """Return declared columns; raises `SpecError` if the `source` of this name gives none of a column's kind."""
+    declared = declared_columns(columns)
+    for name, kind in declared.items():
+        if not isinstance(kind, kinds):
+            known = ", ".join(each.__name__ for each in kinds)
+            raise SpecError(f"columns.{name}", kind, f"{source} gives columns of the kinds {known}")
+    return declared
+
+
+def checked_names(names: Names, columns: Columns) -> list[tuple[str, str]]:
+    """Return columns and their names in the files, sorted.
+
+    Raises:
+        SpecError: There is no such column, or a name cannot be one.
+    """
+    names = {} if names is None else names
+    if not isinstance(names, Mapping):
+        raise SpecError("names", names, "must be a map of columns to their names in the files")
+    for column, name in names.items():
+        if column not in columns:
+            raise SpecError("names", column, f"is no column; there are: {', '.join(columns)}")
+        if not (isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS):
+            raise SpecError("names", name, f"must be a name of 1 to {_MAX_NAME_CHARS} characters")
+    return sorted(names.items())
+
+
+class NamedColumnsSpec(SourceSpec):
+    """Samples whose values have names: an image, a mask and a label by default, or the columns that are declared.
+
+    Raises:
+        SpecError: As `TableSpec`.
+    """
+
+    kinds = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
+
+    def __init__(
+        self, image: str, label: str | None, mask: str | None, columns: DeclaredColumns | None, names: Names
+    ) -> None:
+        self.image = image
+        self.label = label or ""  # None on the wire would be the default
+        self.mask = mask or None
+        self.declared = None if columns is None else columns_of_kinds(columns, self.kinds, type(self).__name__)
+        given = checked_names(names, self.columns)
+        self.names = {column: name for column, name in given if name != self._usual_name(column)} or None
+
+    @property
+    def columns(self) -> Columns:
+        """As `SourceSpec.columns`."""
+        return self.declared or images(self.mask is not None, bool(self.label))
+
+    def name_of(self, column: str) -> str:
+        """Return what the files call a column."""
+        return (self.names or {}).get(column, self._usual_name(column))
+
+    def _usual_name(self, column: str) -> str:
+        return {"image": self.image, "label": self.label, "mask": self.mask}.get(column) or column
+
+    @property
+    def has_listed_label(self) -> bool:
+        """Whether the listing holds the column ``label``, as numbers of classes."""
+        return isinstance(self.columns.get("label"), Label)
 
 
 class TextTableSpec(TableSpec):

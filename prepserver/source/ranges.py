@@ -13,11 +13,14 @@ import re
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from prepserver.pipeline.kinds import Label
-from prepserver.pipeline.source import SourceSpec
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.kinds import Array, Label, Text, Tokens
+from prepserver.pipeline.table import NamedColumnsSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -27,7 +30,7 @@ from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record
+from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 from prepserver.source.shards import open_shards
 from prepserver.source.storage import File, open_file
 
@@ -117,12 +120,14 @@ class FilesReader(ScanningReader, Generic[T]):
 class Listed:
     """The samples in a file: their names, and class numbers, 0 without labels.
 
-    `places` has (offsets, lengths) by sample for each column that is read from the file; see `MISSING`.
+    `places` has (offsets, lengths) by sample for each column that is read from the file; see `MISSING`. `dtypes` has
+    the element types of columns that are plain numbers in the file.
     """
 
     keys: list[bytes]
     labels: array[int]
     places: list[tuple[array[int], array[int]]]
+    dtypes: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, columns: int) -> Self:
@@ -131,19 +136,38 @@ class Listed:
 
 
 class RangesSource(FileTableSource):
-    """A `Source` that reads columns from listed files; ``label`` is in the index.
+    """A `Source` that reads columns from listed files; a column ``label`` that is not among them is in the index.
 
     As a `FileTableSource`, it has files as folders and keys as names; the further numbers of each sample are the number
     of the file (uint32), then (offset, length) of each column (both uint64).
     """
 
-    def __init__(self, container: Container, spec: SourceSpec, roots: Roots) -> None:
-        self._columns = _stored_columns(spec)
+    def __init__(self, container: Container, spec: NamedColumnsSpec, roots: Roots) -> None:
+        self._columns = self.stored(spec)
         self._has_label = len(self._columns) < len(spec.columns)
+        if not self._has_label:
+            self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
+        kinds = spec.columns.items()
+        self._may_be_empty = {name for name, kind in kinds if isinstance(kind, Text | Tokens | Array)}
         super().__init__(container, more="I" + "QQ" * len(self._columns))
         meta = container.meta
         self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+
+    @staticmethod
+    def stored(spec: NamedColumnsSpec) -> list[str]:
+        """Return the columns that are read from the files."""
+        return [column for column in spec.columns if column != "label" or not spec.has_listed_label]
+
+    def label(self, index: int) -> int:
+        return super().label(index) if self._has_label else Source.label(self, index)
+
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        return super().labels(start, stop) if self._has_label else Source.labels(self, start, stop)
+
+    def value(self, column: str, data: bytes) -> Any:
+        """Return the value of a column from its bytes; raises `SampleError` if they hold none."""
+        return data
 
     @property
     def reads_ahead(self) -> bool:
@@ -166,9 +190,10 @@ class RangesSource(FileTableSource):
                 raise SampleError(f"{self._shards.name(file)} has no {column} for it")
             if length > MAX_ENCODED_BYTES:
                 raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
-            record[column] = self._shards.read(file, offset, length)
-            if len(record[column]) != length or not length:
+            data = self._shards.read(file, offset, length) if length else b""
+            if len(data) != length or not (length or column in self._may_be_empty):
                 raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(file)}")
+            record[column] = self.value(column, data)
         if self._has_label:
             record["label"] = label
         return record
@@ -177,10 +202,6 @@ class RangesSource(FileTableSource):
         """As `Source.stamp`: of the file as listed, because `read` refuses a file that has changed since."""
         entry = self.entry(index)
         return hash((self._stamps[entry[2]], entry[3:]))
-
-
-def _stored_columns(spec: SourceSpec) -> list[str]:
-    return [name for name, kind in spec.columns.items() if not isinstance(kind, Label)]
 
 
 def _names_of(paths: list[str]) -> list[str]:
@@ -193,7 +214,8 @@ def _names_of(paths: list[str]) -> list[str]:
 class RangesReader(FilesReader[Listed]):
     """A reader of files whose samples each have a name, a label, and a range of bytes for each other column."""
 
-    source = RangesSource
+    spec: NamedColumnsSpec
+    source: type[RangesSource] = RangesSource
 
     def classes(self) -> list[str]:
         """Return the names of the classes by label; empty if labels are only numbers."""
@@ -201,8 +223,8 @@ class RangesReader(FilesReader[Listed]):
 
     @property
     def columns(self) -> dict[str, str]:
-        """Columns that are read from the files, and their names there; the label is in the index."""
-        return {column: str(getattr(self.spec, column)) for column in _stored_columns(self.spec)}
+        """Columns that are read from the files, and their names there; others are in the index."""
+        return {column: self.spec.name_of(column) for column in self.source.stored(self.spec)}
 
     def table(self, paths: list[str], files: list[Listed]) -> tuple[dict[str, Any], Sections]:
         table = FileTable()
@@ -215,7 +237,9 @@ class RangesReader(FilesReader[Listed]):
             more[0].extend(itertools.repeat(number, len(listed.keys)))
             for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
                 column.extend(found)
-        if not any(offset != MISSING for each in files for offsets, _ in each.places for offset in offsets):
-            wanted = " or ".join(f"{column} = {name!r}" for column, name in self.columns.items())
-            raise SourceError(f"{self.spec.location} holds no samples with {wanted}")
+        for (named, there), offsets in zip(self.columns.items(), more[1::2], strict=True):
+            if all(offset == MISSING for offset in offsets):
+                raise SourceError(f"{self.spec.location} holds no samples with {named} = {there!r}")
+        if not more[0]:
+            raise SourceError(f"{self.spec.location} holds no samples with label = {self.spec.name_of('label')!r}")
         return table.contents(self.classes(), more=more)

@@ -1,17 +1,20 @@
-"""Makes the values of columns from the cells of tables: text, numbers, lists of numbers."""
+"""Makes the values of columns from the cells of tables and from small files: text, numbers, lists of numbers."""
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import numpy as np
 
+from prepserver.pipeline.arrayfile import BadArrayError, stored_arrays
 from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
 _LABELS = 1 << 63
+_NPY = b"\x93NUMPY"
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
@@ -66,6 +69,50 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
     except (ValueError, RecursionError):
         raise _wrong(column, kind, cell) from None
     return value_of(column, kind, given)
+
+
+def file_value(column: str, kind: Kind, data: bytes, key: str = "") -> Any:
+    """Return the value that a small file holds: text, a number, a JSON list, or an array as ``numpy.save`` writes it.
+
+    With a `key`, the file is a JSON object, and the value what it has there.
+
+    Raises:
+        SampleError: It holds no value of the kind.
+    """
+    if data.startswith(_NPY) and isinstance(kind, Array | Tokens) and not key:
+        try:
+            stored = stored_arrays(".npy", io.BytesIO(data))[""]
+        except BadArrayError as error:
+            raise SampleError(f"its {column} {error}") from None
+        return value_of(column, kind, np.ndarray(stored.shape, stored.dtype, data, stored.offset))
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise SampleError(f"byte {error.start} of its {column} is not UTF-8") from None
+    if not key:
+        return parsed(column, kind, text)
+    return value_of(column, kind, at_key(json_object(text, "its file"), key, "its file"))
+
+
+def json_object(text: str, what: str) -> dict[str, Any]:
+    """Return the JSON object that a text holds; raises `SampleError`, which calls the text `what`, if it holds none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SampleError(f"{what} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SampleError(f'{what} holds no JSON object, such as {{"x": 1}}')
+    return found
+
+
+def at_key(found: Any, name: str, what: str) -> Any:
+    """Return the value of a key, or of keys separated by dots; raises `SampleError` as `json_object`."""
+    if isinstance(found, dict) and name in found:
+        return found[name]
+    first, dot, rest = name.partition(".")
+    if dot and isinstance(found, dict) and first in found:
+        return at_key(found[first], rest, what)
+    raise SampleError(f"{what} has no {name!r}")
 
 
 def _wrong(column: str, kind: Kind, given: Any) -> SampleError:

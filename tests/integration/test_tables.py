@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,18 +17,20 @@ import torch
 from prepclient import (
     BucketByLength,
     Csv,
+    HuggingFace,
     MaskTokens,
     PackTokens,
     PadTokens,
     Parquet,
     PrepClient,
     RandomCrop,
+    Tar,
     TextLines,
     Tokenize,
     Truncate,
 )
 from prepclient.errors import BadSampleError, InvalidSpec, SourceChanged, SourceUnavailable
-from prepserver.pipeline.kinds import Array, Image, Label, Scalar
+from prepserver.pipeline.kinds import Array, Image, Label, Scalar, Text, Tokens
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
 from tests.support.server import Server
@@ -56,8 +60,28 @@ def tables(folder: Path) -> dict[str, tuple[SourceSpec, Sequence[Op]]]:
     long, plain = TextLines(folder / "long.txt"), Tokenize(words, special_tokens=False)
     texts = ["".join(f"{WORDS[4 + k * number % 6]} " for k in range(number % 9)) + "x" for number in range(40)]
     (folder / "a.txt").write_text("\n".join(texts))
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        for number, (image, text) in enumerate(zip(images, texts, strict=True)):
+            files = {"jpg": image, "txt": text.encode(), "json": b'{"of": {"x": %d}}' % number}
+            for ending, data in files.items():
+                member = tarfile.TarInfo(f"{number}.{ending}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+    captions = {"image": Image(), "text": Text(), "x": Scalar("uint8")}
+    ids = pa.table({"input_ids": [list(range(number % 9)) for number in range(40)]})
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, ids.schema) as stream:
+        stream.write_table(ids, max_chunksize=7)
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
     named = {"image": "path", "label": "class"}
     return {
+        "tar": (
+            Tar(folder / "a.tar", columns=captions, names={"text": "txt", "x": "json:of.x"}),
+            [RandomCrop(16), Tokenize(words), Truncate(5), PadTokens(5)],
+        ),
+        "arrow": (
+            HuggingFace(folder, columns={"tokens": Tokens()}, names={"tokens": "input_ids"}),
+            [Truncate(5), PadTokens(5)],
+        ),
         "csv": (Csv(folder / "a.csv", {"image": Image(), "label": Label(), "x": Scalar()}, named), [RandomCrop(16)]),
         "parquet": (Parquet(folder / "a.parquet", "image", "label", {"v": Array((2,))}), [RandomCrop(16)]),
         "text": (TextLines(folder / "a.txt"), [Tokenize(words), Truncate(5), PadTokens(5)]),
@@ -73,12 +97,12 @@ def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[t
         return [tuple(part.clone() for part in batch) for _ in range(2) for batch in client]
 
 
-@pytest.mark.parametrize("name", ["csv", "parquet", "text", "masked", "packed", "packed, masked"])
+@pytest.mark.parametrize("name", ["csv", "parquet", "tar", "arrow", "text", "masked", "packed", "packed, masked"])
 def test_rows_are_the_same_with_two_workers_or_none(name: str, server: Server, tmp_path: Path) -> None:
     source, ops = tables(tmp_path)[name]
     expected = rows(source, ops, inline=True)
     assert len(expected) == 10 if "packed" not in name else len(expected) > 4
-    assert len(expected[0]) == {"text": 2, "masked": 4, "packed": 4}.get(name, 3)
+    assert len(expected[0]) == {"text": 2, "arrow": 2, "tar": 4, "masked": 4, "packed": 4}.get(name, 3)
     for mine, theirs in zip(rows(source, ops, runtime_dir=server.runtime_dir), expected, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 

@@ -90,20 +90,27 @@ def tars(folder: Path) -> Callable[[str], SourceSpec]:
     for shard in "01":
         with tarfile.open(folder / f"{shard}.tar", "w") as archive:
             for number in range(COUNT):
-                for ending, data in ((".jpg", jpeg(number)), (".cls", b"%d" % number)):
+                texts = (".txt", b"word " * number), (".json", b'{"score": %d.5}' % number)
+                for ending, data in ((".jpg", jpeg(number)), (".cls", b"%d" % number), *texts):
                     member = tarfile.TarInfo(f"{shard}{number}{ending}")
                     member.size = len(data)
                     archive.addfile(member, io.BytesIO(data))
-    return lambda base: Tar(_matched(base, "[01].tar", "{0..1}.tar"))
+    columns = {
+        "image": kinds.Image(), "label": kinds.Label(), "caption": kinds.Text(), "score": kinds.Scalar(),
+    }  # fmt: skip
+    names = {"caption": "txt", "score": "json:score"}
+    return lambda base: Tar(_matched(base, "[01].tar", "{0..1}.tar"), columns=columns, names=names)
 
 
 def arrow(folder: Path) -> Callable[[str], SourceSpec]:
-    table = pa.table({"image": [jpeg(n) for n in range(COUNT)], "label": list(range(COUNT))})
+    texts = {"text": ["word " * n for n in range(COUNT)], "ids": pa.array([[n] * n for n in range(COUNT)])}
+    table = pa.table({"image": [jpeg(n) for n in range(COUNT)], "label": list(range(COUNT))} | texts)
     with pa.OSFile(str(folder / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table, max_chunksize=5)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     (folder / "dataset_info.json").write_text(json.dumps({"features": {"label": {"names": ["a"] * COUNT}}}))
-    return HuggingFace
+    columns = {"image": kinds.Image(), "label": kinds.Label(), "text": kinds.Text(), "ids": kinds.Tokens()}
+    return lambda base: HuggingFace(base, columns=columns)
 
 
 def packed(folder: Path) -> Callable[[str], SourceSpec]:

@@ -1,11 +1,13 @@
 """How `HuggingFace` is read: ranges of the Arrow files that Hugging Face's ``datasets`` wrote.
 
-pyarrow is needed only to list them. Uncompressed values lie in the file as they are, so samples are read as ranges.
+pyarrow is needed only to list them. Uncompressed values lie in the file as they are, texts and lists of numbers too, so
+samples are read as ranges.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 from array import array
@@ -15,24 +17,47 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.pipeline.sources.hugging_face import HuggingFace
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, library
-from prepserver.source.ranges import MISSING, Listed, RangesReader
+from prepserver.source.ranges import MISSING, Listed, RangesReader, RangesSource, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import is_path
 from prepserver.source.storage import File, open_file
+from prepserver.source.values import file_value, value_of
 
 _INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+_DTYPES = {name: name for name in (*_INTEGERS, "uint64")} | {
+    "halffloat": "float16", "float": "float32", "double": "float64",
+}  # fmt: skip
+"""Numbers, by Arrow's names."""
+_LISTS = ("list<", "large_list<", "fixed_size_list<")
 
 _WHOLE = threading.Lock()
 """A whole object is in memory while it is listed, so objects are listed one at a time."""
 
 
+class HuggingFaceSource(RangesSource):
+    def __init__(self, container: Container, spec: HuggingFace, roots: Roots) -> None:
+        super().__init__(container, spec, roots)
+        self._kinds, self._dtypes = spec.columns, container.meta["dtypes"]
+
+    def value(self, column: str, data: bytes) -> Any:
+        kind = self._kinds[column]
+        if isinstance(kind, Text):
+            return file_value(column, kind, data)
+        if column not in self._dtypes:
+            return data
+        numbers = np.frombuffer(data, self._dtypes[column])
+        return value_of(column, kind, numbers[0] if isinstance(kind, Label | Scalar) else numbers)
+
+
 class HuggingFaceReader(RangesReader):
     spec: HuggingFace
-    edition = ".1"  # the digest of 0.2 depended on the folder
+    source = HuggingFaceSource
+    edition = ".2"  # before, only images could be read; the digest of 0.2 depended on the folder
 
     def files(self) -> list[str]:
         folder = self.spec.path
@@ -53,10 +78,10 @@ class HuggingFaceReader(RangesReader):
 
     def classes(self) -> list[str]:
         """Return the names of a ClassLabel; none for another feature."""
-        if not self.spec.label:
+        if not self.spec.has_listed_label:
             return []
         features = _json(f"{self.spec.path}/dataset_info.json", self.roots).get("features")
-        feature = features.get(self.spec.label) if isinstance(features, dict) else None
+        feature = features.get(self.spec.name_of("label")) if isinstance(features, dict) else None
         names = feature.get("names") if isinstance(feature, dict) else None
         return [str(name) for name in names] if isinstance(names, list) else []
 
@@ -85,9 +110,20 @@ class HuggingFaceReader(RangesReader):
                 ) from error
         return listed
 
+    def table(self, paths: list[str], files: list[Listed]) -> tuple[dict[str, Any], Sections]:
+        meta, sections = super().table(paths, files)
+        found: dict[str, set[str]] = {}
+        for column, dtype in itertools.chain.from_iterable(each.dtypes.items() for each in files):
+            found.setdefault(column, set()).add(dtype)
+        for column, dtypes in found.items():
+            if len(dtypes) > 1:
+                both = " and ".join(sorted(dtypes))
+                raise SourceError(f"{self.spec.location}: column {self.columns[column]!r} is {both}: write it anew")
+        return meta | {"dtypes": {column: min(dtypes) for column, dtypes in found.items()}}, sections
+
     def _add(self, path: str, listed: Listed, batch: Any, whole: Any) -> None:
-        columns, label = self.columns.values(), self.spec.label
-        for name in (*columns, *filter(None, [label])):
+        columns, label = self.columns, self.spec.name_of("label") if self.spec.has_listed_label else ""
+        for name in (*columns.values(), *filter(None, [label])):
             if name not in batch.schema.names:
                 raise SourceError(f"{path} has no column {name!r}; it has: {', '.join(batch.schema.names)}")
             batch.column(name).validate(full=True)  # of a damaged file, offsets may lead into other samples
@@ -101,29 +137,59 @@ class HuggingFaceReader(RangesReader):
             listed.labels.extend(numbers.to_pylist())
         else:
             listed.labels.extend([0] * batch.num_rows)
-        for name, (offsets, lengths) in zip(columns, listed.places, strict=True):
-            where, sizes = _ranges(path, name, batch.column(name), whole)
+        for (column, name), (offsets, lengths) in zip(columns.items(), listed.places, strict=True):
+            where, sizes, dtype = _ranges(path, name, self.spec.columns[column], batch.column(name), whole)
+            if dtype:
+                listed.dtypes[column] = dtype
             offsets.extend(array("Q", where.tobytes()))
             lengths.extend(array("Q", sizes.tobytes()))
 
 
-def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the offsets and the lengths of a column's values in the file."""
-    values = column
-    if hasattr(column.type, "get_field_index") and column.type.get_field_index("bytes") >= 0:
-        values = column.field("bytes")  # the feature Image of ``datasets`` holds the encoded file and its path
-    wide = {"binary": np.int32, "large_binary": np.int64}.get(str(values.type))
-    if wide is None:
-        raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold encoded images")
-    _, ends, data = values.buffers()
-    bounds = np.frombuffer(ends, wide)[values.offset : values.offset + len(values) + 1].astype(np.uint64)
+def _ranges(
+    path: str, name: str, kind: Kind, column: Any, whole: Any
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], str]:
+    """Return the offsets and the lengths of a column's values in the file, and the element type of numbers."""
+    values, dtype = column, ""
+    if isinstance(kind, Label | Scalar):
+        wanted, dtype = "numbers", _DTYPES.get(str(column.type), "")
+        fits = bool(dtype)
+    elif isinstance(kind, Array | Tokens):
+        wanted, values = "lists of numbers, without nulls in them", getattr(column, "values", column)
+        dtype = _DTYPES.get(str(values.type), "")
+        fits = bool(dtype) and str(column.type).startswith(_LISTS) and not values.null_count
+    elif isinstance(kind, Text):
+        wanted, fits = "texts", str(column.type) in ("string", "large_string")
+    else:
+        if hasattr(column.type, "get_field_index") and column.type.get_field_index("bytes") >= 0:
+            values = column.field("bytes")  # the feature Image of ``datasets`` holds the encoded file and its path
+        wanted, fits = "encoded images or bytes", str(values.type) in ("binary", "large_binary")
+    if not fits:
+        raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold {wanted}")
+    data = values.buffers()[-1]
     begins = 0 if data is None else data.address - whole.address
     if data is not None and not 0 <= begins <= begins + data.size <= whole.size:
         raise SourceError(f"{path} is compressed, so no sample can be read alone: write it with save_to_disk()")
+    bounds = _bounds(column if dtype else values)
+    if str(column.type).startswith(_LISTS):
+        bounds += np.uint64(values.offset)
+    bounds *= np.uint64(np.dtype(dtype).itemsize if dtype else 1)
     where, sizes = bounds[:-1] + np.uint64(begins), np.diff(bounds)
-    for each in (column, values):
+    for each in (column,) if dtype else (column, values):
         where[each.is_null().to_numpy(zero_copy_only=False)] = MISSING
-    return where, sizes
+    return where, sizes, dtype
+
+
+def _bounds(array: Any) -> npt.NDArray[np.uint64]:
+    """Return where the values of an array begin and end, in items of its last buffer."""
+    kind = str(array.type)
+    span = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.uint64)
+    if kind.startswith("fixed_size_list"):
+        return span * np.uint64(array.type.list_size)
+    if kind in _DTYPES:
+        return span
+    return np.frombuffer(array.buffers()[1], np.int64 if kind.startswith("large_") else np.int32)[span].astype(
+        np.uint64
+    )
 
 
 def _splits(folder: str, roots: Roots) -> list[str]:

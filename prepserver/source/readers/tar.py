@@ -11,11 +11,16 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from prepserver.pipeline.kinds import Bytes, Image, Mask
 from prepserver.pipeline.sources.tar import Tar
+from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable
-from prepserver.source.ranges import MISSING, Listed, RangesReader, refuse_compressed
+from prepserver.source.ranges import MISSING, Listed, RangesReader, RangesSource, refuse_compressed
+from prepserver.source.roots import Roots
 from prepserver.source.storage import File
+from prepserver.source.values import file_value
 
 _BLOCK = 512
 _LONG_NAME_MOST = 1 << 16
@@ -29,15 +34,30 @@ _WITHOUT_BYTES = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders
 _FOR_OTHERS = (b"g", b"K")  # global pax header, GNU long link: neither describes the next file
 
 
+class TarSource(RangesSource):
+    def __init__(self, container: Container, spec: Tar, roots: Roots) -> None:
+        super().__init__(container, spec, roots)
+        self._members = {column: (spec.columns[column], spec.member(column)[1]) for column in self._columns}
+
+    def value(self, column: str, data: bytes) -> Any:
+        kind, key = self._members[column]
+        return data if isinstance(kind, Image | Mask | Bytes) else file_value(column, kind, data, key)
+
+
 class TarReader(RangesReader):
     spec: Tar
+    source = TarSource
     what = "the shard"
     edition = ".2"  # 0.2 left out samples with a label and no image, and its digest depended on the folder
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {column: self.spec.member(column)[0] for column in self.source.stored(self.spec)}
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Listed:
         listed = Listed.empty(len(self.columns))
         wanted = [_extensions(name) for name in self.columns.values()]
-        labelled = _extensions(self.spec.label) if self.spec.label else []
+        labelled = _extensions(self.spec.member("label")[0]) if self.spec.has_listed_label else []
         for key, files in itertools.groupby(_members(path, file), key=lambda member: member.key):
             sample: dict[bytes, _Member] = {}
             for each in files:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import HuggingFace, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
@@ -62,6 +63,65 @@ def test_plain_bytes_other_names_masks_and_no_labels_are_read(tmp_path: Path) ->
     assert [source.read(k) for k in (0, 2)] == [{"image": b"bb", "mask": b"2"}, {"image": b"dd", "mask": b"4"}]
     with pytest.raises(SampleError, match="its image is empty"):
         source.read(1)
+
+
+COLUMNS: dict[str, kinds.Kind] = {
+    "text": kinds.Text(), "tokens": kinds.Tokens(), "pair": kinds.Array((2,), "float64"), "score": kinds.Scalar(),
+    "age": kinds.Label(), "sound": kinds.Bytes(),
+}  # fmt: skip
+
+
+def test_texts_lists_and_numbers_are_read_in_place(tmp_path: Path) -> None:
+    """From batches of 3 rows, and a slice, whose arrays begin in the middle of their buffers."""
+    count = 8
+    rows = {
+        "text": pa.array([f"t\u00fcr {n}" * n for n in range(count)]),
+        "input_ids": pa.array([list(range(n)) for n in range(count)], pa.list_(pa.int32())),
+        "pair": pa.array([[n, -n] for n in range(count)], pa.list_(pa.float64(), 2)),
+        "score": pa.array([n / 2 for n in range(count)], pa.float16()),
+        "age": pa.array(range(count), pa.uint8()),
+        "sound": pa.array([{"bytes": b"%d" % n, "path": None} for n in range(count)], IMAGE),
+        "unused": pa.array([[["x"]]] * count),
+    }
+    spec = write(tmp_path / "data", [pa.table(rows), pa.table(rows).slice(2)])
+    source = opened(HuggingFace(spec.path, columns=COLUMNS, names={"tokens": "input_ids"}), tmp_path)
+    for index, n in enumerate([*range(count), *range(2, count)]):
+        found = source.read(index)
+        assert (found["tokens"].dtype, found["tokens"].tolist()) == (np.int64, list(range(n)))
+        assert found["pair"].tolist() == [n, -n]
+        assert {name: found[name] for name in ("text", "score", "age", "sound")} == {
+            "text": f"t\u00fcr {n}" * n, "score": n / 2, "age": n, "sound": b"%d" % n,
+        }  # fmt: skip
+        assert source.label(index) == n
+    assert source.classes() == []
+
+
+def test_a_null_is_bad_alone_and_other_columns_are_named(tmp_path: Path) -> None:
+    rows = pa.table({
+        "text": pa.array(["a", None, "c"]), "ids": pa.array([[1], [2], None], pa.list_(pa.int64())),
+        "holes": pa.array([[1, None], [2], [3]]), "deep": pa.array([[[1]]] * 3), "flags": pa.array([True] * 3),
+    })  # fmt: skip
+    path = write(tmp_path / "data", [rows]).path
+    text: dict[str, kinds.Kind] = {"text": kinds.Text()}
+    source = opened(HuggingFace(path, columns=text | {"ids": kinds.Tokens()}), tmp_path)
+    assert source.read(0)["ids"].tolist() == [1]
+    for index, column in ((1, "text"), (2, "ids")):
+        with pytest.raises(SampleError, match=f"has no {column} for it"):
+            source.read(index)
+    for column, kind, said in (
+        ("holes", kinds.Tokens(), "lists of numbers, without nulls in them"), ("deep", kinds.Tokens(), "lists of"),
+        ("ids", kinds.Scalar(), "numbers"), ("flags", kinds.Scalar("bool"), "numbers"), ("ids", kinds.Text(), "texts"),
+        ("text", kinds.Tokens(), "lists of numbers"), ("text", kinds.Bytes(), "encoded images or bytes"),
+    ):  # fmt: skip
+        with pytest.raises(SourceError, match=f"column '{column}' is .*; it must hold {said}"):
+            build_index(HuggingFace(path, columns={column: kind}), tmp_path / "cache")
+
+
+def test_files_whose_numbers_differ_in_type_are_refused(tmp_path: Path) -> None:
+    tables = [pa.table({"x": pa.array([1], dtype)}) for dtype in (pa.int8(), pa.int64())]
+    path = write(tmp_path / "data", tables).path
+    with pytest.raises(SourceError, match="column 'x' is int64 and int8: write it anew"):
+        build_index(HuggingFace(path, columns={"x": kinds.Scalar("int64")}), tmp_path / "cache")
 
 
 def test_files_may_have_batches_without_rows(tmp_path: Path) -> None:
@@ -208,6 +268,13 @@ def test_it_is_what_datasets_writes(tmp_path: Path) -> None:
     source = opened(HuggingFace(tmp_path / "data"), tmp_path)
     assert [source.read(k) for k in range(20)] == [{"image": b"%d" % k, "label": k % 2} for k in range(20)]
     assert source.classes() == ["a", "b"]
+    rows = {"text": ["a", "", "ccc"], "input_ids": [[1], [], [2, 3]]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "texts")
+    columns = {"text": kinds.Text(), "input_ids": kinds.Tokens()}
+    source = opened(HuggingFace(tmp_path / "texts", columns=columns), tmp_path)
+    assert [(found["text"], found["input_ids"].tolist()) for found in map(source.read, range(3))] == list(
+        zip(*rows.values(), strict=True)
+    )
 
 
 def test_the_spec_travels_and_checks_its_names() -> None:

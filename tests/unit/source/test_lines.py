@@ -269,7 +269,7 @@ def test_keys_lead_into_objects(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, rows), "{", "[" * 100_000]))
     source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"x": Scalar("int64")}, {"x": "a.b.c"}), tmp_path)
     assert [source.read(index)["x"] for index in (0, 1)] == [1, 2]
-    for index, said in ((2, "no 'b.c'"), (3, "no object"), (4, "no 'c'"), (5, "not JSON"), (6, "not JSON")):
+    for index, said in ((2, "no 'b.c'"), (3, "no JSON object"), (4, "no 'c'"), (5, "not JSON"), (6, "not JSON")):
         with pytest.raises(SampleError, match=f"the line (has|is|holds) {said}"):
             source.read(index)
 

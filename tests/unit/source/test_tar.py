@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import Tar, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
@@ -283,6 +287,119 @@ def test_the_spec_travels_and_checks_its_extensions() -> None:
     for wrong in ({"image": ""}, {"image": None}, {"label": 3}, {"mask": "a/b"}):
         with pytest.raises(SpecError, match="must be an extension"):
             Tar("/data/a.tar", **wrong)
+
+
+NPY = io.BytesIO()
+np.save(NPY, np.array([1.5, -2.0], np.float16))
+RICH = {
+    "a.jpg": b"photo", "a.txt": "eine Stra\u00dfe\n".encode(), "a.cls": b" 3\n", "a.depth.png": b"plane",
+    "a.json": b'{"age": 7, "of": {"score": 0.5}, "t": [3, 4]}', "a.clip.npy": NPY.getvalue(), "a.flac": b"\0sound",
+}  # fmt: skip
+COLUMNS: dict[str, kinds.Kind] = {
+    "image": kinds.Image(), "caption": kinds.Text(), "label": kinds.Label(), "age": kinds.Label(),
+    "score": kinds.Scalar("float32"), "words": kinds.Tokens(), "vector": kinds.Array((2,), "float16"),
+    "flac": kinds.Bytes(), "mask": kinds.Mask(),
+}  # fmt: skip
+NAMES = {
+    "caption": "text;txt", "age": "json:age", "score": "json:of.score", "words": "json:t", "vector": "clip.npy",
+    "mask": "depth.png",
+}  # fmt: skip
+
+
+def test_columns_are_files_by_extension_and_keys_of_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", RICH | {"b.jpg": b"b", "b.txt": b"", "b.cls": b"1"})
+    source, info = opened(Tar(path, columns=COLUMNS, names=NAMES), tmp_path)
+    found = source.read(0)
+    assert [found[name].dtype for name in ("age", "score", "words")] == ["int64", "float32", "int64"]
+    assert found.pop("vector").tolist() == [1.5, -2.0]
+    assert found.pop("words").tolist() == [3, 4]
+    assert found == {
+        "image": b"photo", "caption": "eine Stra\u00dfe\n", "label": 3, "age": 7, "score": 0.5, "flac": b"\0sound",
+        "mask": b"plane",
+    }  # fmt: skip
+    assert (info.samples, info.num_classes, source.label(0)) == (2, 4, 3)
+    with pytest.raises(SampleError, match="has no age for it"):
+        source.read(1)
+    captions, _ = opened(Tar(path, columns={"txt": kinds.Text()}), tmp_path)
+    assert [captions.read(index) for index in range(2)] == [{"txt": RICH["a.txt"].decode()}, {"txt": ""}]
+
+
+def test_a_label_in_json_is_the_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {"a.json": b'{"x": 5}', "b.json": b'{"x": 2}'})
+    for name in ("label", "other"):
+        source, _ = opened(Tar(path, columns={name: kinds.Label()}, names={name: "json:x"}), tmp_path)
+        assert [source.read(0), source.label(1), source.labels(0, 2).tolist()] == [{name: 5}, 2, [5, 2]]
+    source, _ = opened(Tar(path, columns={"json": kinds.Text()}), tmp_path)
+    assert (source.label(0), source.labels(0, 2).tolist()) == (0, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "data", "said"),
+    [
+        (kinds.Text(), "x", b"a\xff", "byte 1 of its c is not UTF-8"),
+        (kinds.Scalar("uint8"), "x", b"300", "its c is 300, and must be a number of type uint8"),
+        (kinds.Label(), "x", b"cat", "its c is 'cat', and must be the number of a class"),
+        (kinds.Label(), "x", b"", "its c is empty in a.tar"),
+        (kinds.Array((2,)), "x", NPY.getvalue()[:-2], "its c is cut off: its 4 bytes from byte 128 do not"),
+        (kinds.Array((3,)), "x", NPY.getvalue(), r"must be numbers of type float32 in the shape \[3\]"),
+        (kinds.Array((2,)), "x", b"\x93NUMPYrest", "its c is no .npy file, or damaged"),
+        (kinds.Tokens(), "x", b"[1, 0.5]", r"its c is \[1, 0.5\], and must be a list of integers"),
+        (kinds.Text(), "x:k", b"{", "its file is not JSON"),
+        (kinds.Text(), "x:k", b"[1]", 'its file holds no JSON object, such as {"x": 1}'),
+        (kinds.Text(), "x:k.l", b'{"k": 1}', "its file has no 'l'"),
+        (kinds.Text(), "x:k", b'{"k": 1}', "its c is 1, and must be text"),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_something_else_is_bad(
+    column: kinds.Kind, name: str, data: bytes, said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.tar", {"a.x": data})
+    source, _ = opened(Tar(path, columns={"c": column}, names={"c": name}), tmp_path)
+    with pytest.raises(SampleError, match=said):
+        source.read(0)
+
+
+def test_an_extension_that_no_sample_has_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", RICH)
+    spec = Tar(path, columns={"image": kinds.Image(), "caption": kinds.Text()})
+    with pytest.raises(SourceError, match=r"a\.tar holds no samples with caption = 'caption'"):
+        build_index(spec, tmp_path / "cache")
+
+
+def test_labels_alone_are_a_dataset(tmp_path: Path) -> None:
+    spec = Tar(write(tmp_path / "a.tar", {"a.cls": b"2"}), columns={"label": kinds.Label()})
+    assert opened(spec, tmp_path)[0].read(0) == {"label": 2}
+    write(tmp_path / "a.tar", {"a.x": b"2"})
+    with pytest.raises(SourceError, match="holds no samples with label = 'cls'"):
+        build_index(spec, tmp_path / "cache")
+
+
+def test_names_that_mean_the_same_are_one_source() -> None:
+    spec = Tar("/a.tar", columns=COLUMNS, names=NAMES)
+    assert source_from_wire(json.loads(json.dumps(spec.to_wire()))) == spec
+    assert Tar("/a.tar", columns={"txt": kinds.Text()}, names={"txt": "txt"}) == Tar(
+        "/a.tar", columns={"txt": kinds.Text()}
+    )
+    assert "names" not in Tar("/a.tar").to_wire()
+    assert Tar("/a.tar", names={"image": "image"}).member("image") == ("image", "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "field"),
+    [
+        ({"boxes": kinds.Boxes()}, {}, "columns.boxes"),
+        ({"image": kinds.Image()}, {"image": "json:bytes"}, "names"),
+        ({"image": kinds.Image()}, {"label": "cls"}, "names"),
+        ({"a": kinds.Text()}, {"a": "a/b"}, "names"),
+        ({"a": kinds.Text()}, {"a": ":x"}, "names"),
+        ({"a": kinds.Text()}, {"a": 3}, "names"),
+        ({}, {}, "columns"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(columns: Any, names: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Tar("/a.tar", columns=columns, names=names)
+    assert caught.value.field == field
 
 
 def test_the_stamp_of_a_sample_changes_with_its_shard(tmp_path: Path) -> None:
