@@ -29,6 +29,7 @@ class Form:
 
 FORMS = {
     "packed": Form("prepserver", OWN),
+    "pixels": Form("prepserver", OWN, {"form": "pixels"}),
     "ffcv-jpg90": Form("ffcv_loader", "ffcv", {"written": "jpg90"}, once=True),
     "ffcv-mix": Form("ffcv_loader", "ffcv", {"written": "mix"}, once=True),
     "ffcv-raw": Form("ffcv_loader", "ffcv", {"written": "raw"}, once=True),
@@ -72,6 +73,8 @@ PEERS = {
     "prepserver": Peer("prepserver", "prepserver", "yes"),
     "packed": Peer("prepserver, packed", "prepserver", "yes", form="packed"),
     "packed_lent": Peer("prepserver, packed, lent", "prepserver", "yes", form="packed", options={"lends": True}),
+    "pixels": Peer("prepserver, packed pixels", "prepserver", "yes", form="pixels"),
+    "pixels_lent": Peer("prepserver, packed pixels, lent", "prepserver", "yes", form="pixels", options={"lends": True}),
     "torch_pillow": Peer("DataLoader, Pillow", "torch_pillow", "yes"),
     "torch_simplejpeg": Peer("DataLoader, simplejpeg, torch resize", "torch_simplejpeg", "yes"),
     "torch_cv2": Peer("DataLoader, simplejpeg, cv2", "torch_cv2", "no", "torch", _TORCH),

@@ -53,6 +53,8 @@ TARGETS = [
     _target("packed, lent / FFCV, raw pixels", "steady_per_s", ("packed_lent", "ffcv_raw"), 0.85),
     _target("packed / FFCV, raw pixels", "steady_per_s", ("packed", "ffcv_raw"), 0.85),
     _target("bytes: packed / FFCV, raw pixels", "kb_per_image", ("packed", "ffcv_raw"), 1 / 6, "<="),
+    _target("packed pixels / FFCV, raw pixels", "steady_per_s", ("pixels", "ffcv_raw"), 1.3),
+    _target("bytes: packed pixels / FFCV, raw pixels", "kb_per_image", ("pixels", "ffcv_raw"), 0.5, "<="),
     _target("4 jobs in sum: prepserver, lent / TensorSocket", "steady_per_s", ("lent_4", "tensorsocket_4"), 1.5),
     _target("4 jobs in sum: prepserver / TensorSocket", "steady_per_s", ("prepserver_4", "tensorsocket_4"), 1.5),
     _target("4 jobs in sum: prepserver / tf.data service", "steady_per_s", ("prepserver_4", "tf_service_4"), 1.9),

@@ -1,8 +1,8 @@
 """prepserver: each job is a client of one daemon, which has all the workers.
 
 It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``augments`` (with
-RandAugment and RandomErasing), ``boxes`` (a file in COCO's format, whose photos are read instead), ``lag``,
-``join_wait_s``, ``lends`` (lend batches, rather than copy them) and ``device`` may be given too.
+RandAugment and RandomErasing), ``form`` (of the packed dataset), ``boxes`` (a file in COCO's format, whose photos are
+read instead), ``lag``, ``join_wait_s``, ``lends`` (batches, rather than copy them) and ``device`` may be given too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.harness.contender import SIZE
 def build(config: dict[str, Any]) -> None:
     subprocess.run(
         [sys.executable, "-m", "prepserver.cli", "pack", "--quiet", "--workers", str(config["workers"]),
-         config["list"], config["out"]], check=True,
+         "--form", config.get("form", "indexed"), config["list"], config["out"]], check=True,
     )  # fmt: skip
 
 
