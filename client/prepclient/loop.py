@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,13 +27,17 @@ _inline_is_slow = threading.Event()  # this process was told so; once is enough
 _JUDGE_AFTER_NS = 2_500_000_000  # before that too little is known; epochs may be very short
 
 
-class _Waits(threading.local):
-    """How long this thread has waited for rows, of all its clients: a loop may read several side by side."""
-
-    ns = 0
+_SIDE_BY_SIDE = 3  # turns that two loops take from each other before they count as one
 
 
-_waits = _Waits()
+class _Thread(threading.local):
+    """What a thread's loops have in common: with `zip` it reads several side by side."""
+
+    waits_ns = 0  # how long it has waited for rows
+    latest: weakref.ref[Loop] | None = None  # whose step was the last one
+
+
+_thread = _Thread()
 
 
 class Epoch:
@@ -127,6 +132,7 @@ class Loop:
         self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
         self._left_waits_ns = 0  # how long this thread had waited by then
+        self._turns = 0  # how often it took its turn from another loop of the thread; no longer counted at the end
         # where the epoch is read, and how many batches are handed out when it ends; None if `end_epoch` was called
         self._ends: tuple[Session, int] | None = None
         self._are_ranks_known = False  # whether the daemon was asked for absent ranks of this job
@@ -151,9 +157,10 @@ class Loop:
         asked_ns, left_ns = time.monotonic_ns(), self._left_ns
         if not self._first_ns:
             self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
-        others_ns = max(0, _waits.ns - self._left_waits_ns)  # a wait for another client is no computing
+        others_ns = max(0, _thread.waits_ns - self._left_waits_ns)  # a wait for another client is no computing
         step = self._attachment.step()
-        _waits.ns += max(0, step.wait_ns)
+        _thread.waits_ns += max(0, step.wait_ns)
+        self._compare_start()
         session = self._attachment.session
         assert session is not None
         was, rows = session.handed.totals, step.batch.stop - step.batch.start
@@ -167,10 +174,29 @@ class Loop:
         if not isinstance(batch, BadSampleError):
             self.headspace.saw(batch, was, totals)  # before the conversion: it copies tensors
             batch = self._convert(batch)
-        self._left_ns, self._left_waits_ns = time.monotonic_ns(), _waits.ns
+        self._left_ns, self._left_waits_ns = time.monotonic_ns(), _thread.waits_ns
         if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
             self.end_timeline()
         return batch, session, Handed(step.line, totals)
+
+    def _compare_start(self) -> None:
+        """Warns once if it is read side by side with a loop that would have the same samples, but began elsewhere."""
+        other = _thread.latest() if _thread.latest is not None else None
+        _thread.latest = weakref.ref(self)
+        if self._turns >= _SIDE_BY_SIDE:
+            return
+        if other is None or other is self:
+            self._turns = 0  # an evaluation between epochs takes single turns
+            return
+        self._turns += 1
+        mine, theirs = self._attachment, other._attachment
+        if self._turns == _SIDE_BY_SIDE and mine.began != theirs.began and mine.spec.has_order_of(theirs.spec):
+            other._turns = _SIDE_BY_SIDE  # it need not say so, too
+            log.warning(
+                "two clients of %s are read side by side and began at different positions, %d and %d: their batches "
+                "hold different samples. With joining=Joining(start='first') both begin with the first sample",
+                mine.spec.source.location, mine.began, theirs.began,
+            )  # fmt: skip
 
     def replay(self) -> Any:
         """A batch that the loop had before, to measure the loop without loading; None if the stream continues."""

@@ -43,6 +43,11 @@ class Spec:
     is_job_given: bool
     is_apart: bool = False  # whether each rank reads a shard of its own, from a private daemon
 
+    def has_order_of(self, other: Spec) -> bool:
+        """Whether both name the same samples in the same batches, if they begin at the same position."""
+        mine, theirs = ((each.source, each.shuffle, each.seed, each.shape) for each in (self, other))
+        return mine == theirs
+
     def at_present(self, *, is_apart: bool) -> Spec:
         """This spec with the present ranks, `apart` if there are several; itself if they are the same, or given.
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import CenterCrop, InvalidSpec, PrepClient, Sharding, SyntheticImages
+from prepclient import CenterCrop, InvalidSpec, Joining, PrepClient, Sharding, SyntheticImages
 from prepclient.delivery import Delivery
 from prepclient.inline import InlineFeed
 from prepclient.session import Totals
@@ -57,6 +57,27 @@ def test_a_wait_for_one_client_is_no_computing_of_another() -> None:
         one, other = train.stats(), large.stats()
     assert other["batches"] == 3
     assert one["rest_s"] >= other["wait_s"]
+
+
+@pytest.mark.parametrize(("start", "seed", "warns"), [(12, 0, True), (0, 0, False), (12, 1, False)])
+def test_clients_read_side_by_side_begin_at_one_place(
+    start: int, seed: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a warning says that their batches hold different samples, once."""
+    with inline(shuffle=True) as one, inline(shuffle=True, seed=seed, joining=Joining(start=start)) as other:
+        for _ in range(3):
+            for first, second in zip(one, other, strict=True):
+                same = torch.equal(first[0], second[0])
+                assert same == (start == seed == 0)
+    said = [record for record in caplog.records if "side by side" in record.getMessage()]
+    assert len(said) == warns
+
+
+def test_loops_that_follow_one_another_are_not_compared(caplog: pytest.LogCaptureFixture) -> None:
+    with inline(shuffle=True) as one, inline(shuffle=True, joining=Joining(start=12)) as other:
+        for _ in range(8):
+            assert [len(list(each)) for each in (one, other)] == [3, 3]
+    assert not [record for record in caplog.records if "side by side" in record.getMessage()]
 
 
 @pytest.mark.parametrize("counts", [False, True])
