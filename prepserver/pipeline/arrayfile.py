@@ -97,8 +97,12 @@ def stored_arrays(path: str, file: IO[bytes], only: str = "") -> dict[str, Store
     return found
 
 
-def _npy(file: IO[bytes]) -> StoredArray:
-    """Read a header; the offset is the file's position afterwards."""
+def npy_header(file: IO[bytes]) -> tuple[str, bool, tuple[Any, ...]]:
+    """Read the header of an .npy file: element type as numpy spells it, whether in Fortran order, shape, unchecked.
+
+    Raises:
+        BadArrayError: It is none, or that of Python objects or records.
+    """
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
         raise BadArrayError("is no .npy file, or damaged: it does not begin as one")
@@ -116,6 +120,12 @@ def _npy(file: IO[bytes]) -> StoredArray:
         raise BadArrayError("is damaged: its header is no header of an array") from None
     if descr == "|O" or not isinstance(descr, str):
         raise BadArrayError("holds Python objects or records; save plain numbers, one array for each column")
+    return descr, bool(fortran), shape
+
+
+def _npy(file: IO[bytes]) -> StoredArray:
+    """Read a header; the offset is the file's position afterwards."""
+    descr, fortran, shape = npy_header(file)
     if fortran and len(shape) > 1:
         raise BadArrayError("is in Fortran order, so no row lies together; save numpy.ascontiguousarray(array)")
     if descr[:1] == ">":

@@ -252,6 +252,10 @@ class Text(Kind):
 class Bytes(Kind):
     """Bytes of any length, opaque to prepserver."""
 
+    _remedy: ClassVar[str] = (
+        "bytes have no fixed size: a PluginOp with returns= makes something of them, or leave the column out"
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Kind):

@@ -121,6 +121,7 @@ def field_name(column: str, view: int) -> str:
     return f"{column}_{view}" if view else column
 
 
-def label_of(columns: Columns) -> str:
-    """Return the first column of labels, which a source's labels are read from; ``label`` if there is none."""
-    return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")
+def label_of(columns: Columns, default: str = "label") -> str:
+    """Return the column that a source's labels are read from: ``label``, else the first `Label`, else `default`."""
+    labels = [name for name, kind in columns.items() if isinstance(kind, Label)]
+    return "label" if "label" in labels else labels[0] if labels else default

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Label, Text, Tokens
+from prepserver.pipeline.kinds import Array, Text, Tokens
+from prepserver.pipeline.record import label_of
 from prepserver.pipeline.table import NamedColumnsSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
@@ -145,8 +146,7 @@ class RangesSource(FileTableSource):
     def __init__(self, container: Container, spec: NamedColumnsSpec, roots: Roots) -> None:
         self._columns = self.stored(spec)
         self._has_label = len(self._columns) < len(spec.columns)
-        if not self._has_label:
-            self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
+        self._label = label_of(spec.columns, "")
         kinds = spec.columns.items()
         self._may_be_empty = {name for name, kind in kinds if isinstance(kind, Text | Tokens | Array)}
         super().__init__(container, more="I" + "QQ" * len(self._columns))
@@ -160,7 +160,11 @@ class RangesSource(FileTableSource):
         return [column for column in spec.columns if column != "label" or not spec.has_listed_label]
 
     def label(self, index: int) -> int:
-        return super().label(index) if self._has_label else Source.label(self, index)
+        if self._has_label or not self._label:
+            return super().label(index)
+        _, _, file, *places = self.entry(index)
+        at = 2 * self._columns.index(self._label)
+        return int(self._read(file, self._label, places[at], places[at + 1]))
 
     def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         return super().labels(start, stop) if self._has_label else Source.labels(self, start, stop)
@@ -186,17 +190,20 @@ class RangesSource(FileTableSource):
         label, _, file, *places = self.entry(index)
         record: dict[str, Any] = {}
         for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
-            if offset == MISSING:
-                raise SampleError(f"{self._shards.name(file)} has no {column} for it")
-            if length > MAX_ENCODED_BYTES:
-                raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
-            data = self._shards.read(file, offset, length) if length else b""
-            if len(data) != length or not (length or column in self._may_be_empty):
-                raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(file)}")
-            record[column] = self.value(column, data)
+            record[column] = self._read(file, column, offset, length)
         if self._has_label:
             record["label"] = label
         return record
+
+    def _read(self, file: int, column: str, offset: int, length: int) -> Any:
+        if offset == MISSING:
+            raise SampleError(f"{self._shards.name(file)} has no {column} for it")
+        if length > MAX_ENCODED_BYTES:
+            raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
+        data = self._shards.read(file, offset, length) if length else b""
+        if len(data) != length or not (length or column in self._may_be_empty):
+            raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(file)}")
+        return self.value(column, data)
 
     def stamp(self, index: int) -> int:
         """As `Source.stamp`: of the file as listed, because `read` refuses a file that has changed since."""
@@ -242,4 +249,7 @@ class RangesReader(FilesReader[Listed]):
                 raise SourceError(f"{self.spec.location} holds no samples with {named} = {there!r}")
         if not more[0]:
             raise SourceError(f"{self.spec.location} holds no samples with label = {self.spec.name_of('label')!r}")
-        return table.contents(self.classes(), more=more)
+        meta, sections = table.contents(self.classes(), more=more)
+        if label_of(self.spec.columns, "") in self.columns:  # it is read with each sample
+            meta["num_classes"] = 0
+        return meta, sections

@@ -61,7 +61,10 @@ class Shards:
         """
         begun_ns = time.monotonic_ns()
         try:
-            data = os.pread(self._descriptor(shard), length, offset)
+            descriptor = self._descriptor(shard)
+            data = os.pread(descriptor, length, offset)
+            if self._versions is not None:  # after it: what was written before that shows in the time
+                self._compare(shard, os.fstat(descriptor))
         except SampleError:
             raise
         except OutsideRootsError:
@@ -117,7 +120,7 @@ class Shards:
         return os.path.basename(self._paths[shard])
 
     def _descriptor(self, shard: int) -> int:
-        """Return an open shard; shards stay open, and are checked once."""
+        """Return an open shard, which was compared with its listing when it was opened; shards stay open."""
         descriptor = self._open.get((id(self), shard))
         if descriptor is not None:
             return descriptor

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from prepserver.pipeline.arrayfile import BadArrayError, stored_arrays
+from prepserver.pipeline.arrayfile import BadArrayError, npy_header
 from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 
@@ -62,6 +63,8 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
     try:
         if isinstance(kind, Array | Tokens):
             given = json.loads(cell)
+        elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
+            raise ValueError
         elif isinstance(kind, Label) or not kind.dtype.startswith("float"):  # type: ignore[attr-defined]
             given = int(cell)
         else:
@@ -74,24 +77,40 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
 def file_value(column: str, kind: Kind, data: bytes, key: str = "") -> Any:
     """Return the value that a small file holds: text, a number, a JSON list, or an array as ``numpy.save`` writes it.
 
-    With a `key`, the file is a JSON object, and the value what it has there.
+    With a `key`, the file is a JSON object, and the value what it has there. A byte order mark belongs to no number.
 
     Raises:
         SampleError: It holds no value of the kind.
     """
-    if data.startswith(_NPY) and isinstance(kind, Array | Tokens) and not key:
-        try:
-            stored = stored_arrays(".npy", io.BytesIO(data))[""]
-        except BadArrayError as error:
-            raise SampleError(f"its {column} {error}") from None
-        return value_of(column, kind, np.ndarray(stored.shape, stored.dtype, data, stored.offset))
+    is_whole_text = isinstance(kind, Text) and not key
+    if data.startswith(_NPY) and not is_whole_text and not key:
+        return value_of(column, kind, _npy(column, data))
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise SampleError(f"byte {error.start} of its {column} is not UTF-8") from None
-    if not key:
-        return parsed(column, kind, text)
-    return value_of(column, kind, at_key(json_object(text, "its file"), key, "its file"))
+        other = "" if is_whole_text or key else ", and the file is no .npy file"
+        raise SampleError(f"byte {error.start} of its {column} is not UTF-8{other}") from None
+    if is_whole_text:
+        return text
+    text, what = text.removeprefix("\ufeff"), f"the file of its {column}"
+    return value_of(column, kind, at_key(json_object(text, what), key, what)) if key else parsed(column, kind, text)
+
+
+def _npy(column: str, data: bytes) -> npt.NDArray[Any]:
+    """Return the array in an .npy file; raises `SampleError` if it is damaged or holds no numbers."""
+    file = io.BytesIO(data)
+    try:
+        descr, is_fortran, shape = npy_header(file)
+        dtype = np.dtype(descr)
+        if not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError
+        if dtype.kind not in "biuf":
+            raise BadArrayError(f"has the dtype {descr}, and must hold numbers")
+        return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if is_fortran else "C")
+    except BadArrayError as error:
+        raise SampleError(f"its {column} {error}") from None
+    except (ValueError, TypeError, OverflowError):
+        raise SampleError(f"its {column} is damaged: the .npy file does not hold what its header says") from None
 
 
 def json_object(text: str, what: str) -> dict[str, Any]:

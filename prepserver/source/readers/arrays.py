@@ -20,6 +20,7 @@ import numpy.typing as npt
 from prepserver.pipeline.arrayfile import BadArrayError, headless_array, is_headless, stored_arrays
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Kind, Label, Tokens
+from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.arrays import Arrays, array_of
 from prepserver.pipeline.spec import digest_of
 from prepserver.source.container import Container
@@ -91,7 +92,7 @@ class ArraySource(Source):
         self._samples: int = meta["n"]
         self._columns = [_Column(**each) for each in meta["columns"]]
         self._stored = {name: kind.stored() for name, kind in kinds.items()}
-        self._label = next((name for name, kind in kinds.items() if isinstance(kind, Label)), "")
+        self._label = label_of(kinds, "")
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
 

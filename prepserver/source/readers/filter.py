@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,12 @@ import numpy.typing as npt
 
 from prepserver.pipeline.sources.filter import Filter
 from prepserver.source.composed import PickingReader
-from prepserver.source.errors import SampleError, SourceError, printable
+from prepserver.source.errors import SampleError, SourceError, printable, unusable
 from prepserver.source.progress import Progress
 from prepserver.source.samples import Source
+from prepserver.source.storage.remote import RemoteError
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 1 << 16
 
@@ -22,15 +26,20 @@ class FilterReader(PickingReader):
     def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
         numbers = self._numbers(source)
         found = []
+        all_faults: dict[int, str] = {}
         for start in range(0, len(source), _AT_ONCE):
             stop = min(start + _AT_ONCE, len(source))
-            try:
-                labels = source.labels(start, stop)
-            except SampleError as error:
-                raise SourceError(f"cannot read the labels of {self.spec.location}: {error.reason}") from error
+            labels, faults = _labels(source, start, stop)
             found.append(np.flatnonzero(np.isin(labels, numbers)) + start)
+            all_faults |= faults
             progress.found(stop)
         picked = np.concatenate(found)
+        if all_faults:
+            index, reason = next(iter(all_faults.items()))
+            log.warning(
+                "%s: %d samples have no readable label, and are left out. The first is %s: %s",
+                self.spec.location, len(all_faults), source.name(index), reason,
+            )  # fmt: skip
         if not len(picked):
             wanted = ", ".join(map(repr, self.spec.labels))
             shown = wanted if len(wanted) <= 100 else wanted[:97] + "..."
@@ -49,3 +58,24 @@ class FilterReader(PickingReader):
                 known = printable(", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "none"
                 raise SourceError(f"{self.spec.location} has no class {label!r}; its classes: {known}")
         return numbers
+
+
+def _labels(source: Source, start: int, stop: int) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
+    """Return labels, -1 where there is none that can be read, and the reasons by index.
+
+    Raises:
+        SourceError: An object on the network cannot be read, which may pass.
+    """
+    try:
+        return source.labels(start, stop), {}
+    except SampleError:
+        pass  # one by one, to find which
+    labels, faults = np.full(stop - start, -1, np.int64), {}
+    for index in range(start, stop):
+        try:
+            labels[index - start] = source.label(index)
+        except RemoteError as error:
+            raise unusable("the sample", source.name(index), error) from error
+        except SampleError as error:
+            faults[index] = error.reason
+    return labels, faults

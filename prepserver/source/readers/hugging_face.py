@@ -133,7 +133,10 @@ class HuggingFaceReader(RangesReader):
             numbers = batch.column(label)
             if numbers.null_count or str(numbers.type) not in _INTEGERS or min(numbers.to_pylist(), default=0) < 0:
                 found = f"{numbers.type}{f' with {numbers.null_count} nulls' * bool(numbers.null_count)}"
-                raise SourceError(f"{path}: column {label!r} is {found}; labels must be integers from 0, without nulls")
+                raise SourceError(
+                    f"{path}: column {label!r} is {found}; labels must be integers from 0, without nulls. label=None "
+                    "leaves them out"
+                )
             listed.labels.extend(numbers.to_pylist())
         else:
             listed.labels.extend([0] * batch.num_rows)
@@ -149,14 +152,40 @@ def _ranges(
     path: str, name: str, kind: Kind, column: Any, whole: Any
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], str]:
     """Return the offsets and the lengths of a column's values in the file, and the element type of numbers."""
+    values, dtype = _stored(path, name, kind, column)
+    data = values.buffers()[-1]
+    begins = 0
+    if data is not None and data.size:  # an empty one lies nowhere
+        begins = data.address - whole.address
+        if not 0 <= begins <= begins + data.size <= whole.size:
+            raise SourceError(f"{path} is compressed, so no sample can be read alone: write it with save_to_disk()")
+    is_list = str(column.type).startswith(_LISTS)
+    bounds = _bounds(column if dtype else values)
+    if is_list:
+        bounds += np.uint64(values.offset)
+    bounds *= np.uint64(np.dtype(dtype).itemsize if dtype else 1)
+    where, sizes = bounds[:-1] + np.uint64(begins), np.diff(bounds)
+    for each in (column,) if dtype else (column, values):
+        where[each.is_null().to_numpy(zero_copy_only=False)] = MISSING
+    if is_list and values.null_count:  # perhaps only in place of lists that are null
+        where[[number for number, each in enumerate(column) if each.is_valid and each.values.null_count]] = MISSING
+    return where, sizes, dtype
+
+
+def _stored(path: str, name: str, kind: Kind, column: Any) -> tuple[Any, str]:
+    """Return the array whose last buffer holds a column's values, and the element type of numbers.
+
+    Raises:
+        SourceError: The column is of another type than its kind needs.
+    """
     values, dtype = column, ""
     if isinstance(kind, Label | Scalar):
         wanted, dtype = "numbers", _DTYPES.get(str(column.type), "")
         fits = bool(dtype)
     elif isinstance(kind, Array | Tokens):
-        wanted, values = "lists of numbers, without nulls in them", getattr(column, "values", column)
+        wanted, values = "lists of numbers", getattr(column, "values", column)
         dtype = _DTYPES.get(str(values.type), "")
-        fits = bool(dtype) and str(column.type).startswith(_LISTS) and not values.null_count
+        fits = bool(dtype) and str(column.type).startswith(_LISTS)
     elif isinstance(kind, Text):
         wanted, fits = "texts", str(column.type) in ("string", "large_string")
     else:
@@ -165,18 +194,7 @@ def _ranges(
         wanted, fits = "encoded images or bytes", str(values.type) in ("binary", "large_binary")
     if not fits:
         raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold {wanted}")
-    data = values.buffers()[-1]
-    begins = 0 if data is None else data.address - whole.address
-    if data is not None and not 0 <= begins <= begins + data.size <= whole.size:
-        raise SourceError(f"{path} is compressed, so no sample can be read alone: write it with save_to_disk()")
-    bounds = _bounds(column if dtype else values)
-    if str(column.type).startswith(_LISTS):
-        bounds += np.uint64(values.offset)
-    bounds *= np.uint64(np.dtype(dtype).itemsize if dtype else 1)
-    where, sizes = bounds[:-1] + np.uint64(begins), np.diff(bounds)
-    for each in (column,) if dtype else (column, values):
-        where[each.is_null().to_numpy(zero_copy_only=False)] = MISSING
-    return where, sizes, dtype
+    return values, dtype
 
 
 def _bounds(array: Any) -> npt.NDArray[np.uint64]:

@@ -159,7 +159,8 @@ class PackedSource(FileTableSource):
         super().__init__(container, _MORE)
         kinds = kinds_of(container.meta)
         self._columns = [(name, isinstance(kinds.get(name), Image)) for name in columns_of(container.meta)]
-        self._label = label_of(kinds)
+        stored = columns_of(container.meta)
+        self._label = next((name for name in kinds if name not in stored), "label")  # the only one in the index
         self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
         self._shards = open_shards(_shard_paths(spec.folder, len(sizes)), sizes, roots)
@@ -232,12 +233,14 @@ class PackedReader(Reader):
         root = self.spec.folder
         packed = dict(kinds_of(meta))
         packed.setdefault(label_of(packed), Label())  # of those without any, all are 0
-        if missing := [name for name, kind in self.spec.columns.items() if packed.get(name) != kind]:
+        if differ := [name for name, kind in self.spec.columns.items() if packed.get(name) != kind]:
             known = ", ".join(f"{name}: {kind}" for name, kind in packed.items())
-            raise SourceError(
-                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks=. "
-                f"It has {known}"
-            )
+            what = f"{root} was packed without {', '.join(differ)}"
+            if shared := [name for name in differ if name in packed]:
+                what = f"{root} was packed with other kinds of {', '.join(shared)} than columns= names"
+            elif differ == ["mask"]:
+                what += ": pack its source again with --masks, or drop masks="
+            raise SourceError(f"{what}. It has {known}")
         _check_shards(root, meta["shards"], roots)
         places = Places()
         places.add_folder(root)

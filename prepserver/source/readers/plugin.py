@@ -14,7 +14,8 @@ import torch
 from PIL import Image as Picture
 
 from prepserver import plugins
-from prepserver.pipeline.kinds import Image, Label, Mask
+from prepserver.pipeline.kinds import Image, Mask
+from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.plugin import Plugin
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -68,7 +69,7 @@ class PluginSource(Source):
     def __init__(self, spec: Plugin, dataset: Any, samples: int, classes: list[str]) -> None:
         self._spec, self._dataset, self._samples, self._classes = spec, dataset, samples, classes
         self._what = f"source plug-in {spec.name!r}"
-        self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
+        self._label = label_of(spec.columns, "")
 
     def __len__(self) -> int:
         return self._samples

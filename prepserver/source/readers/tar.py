@@ -64,7 +64,7 @@ class TarReader(RangesReader):
                 if sample.setdefault(each.extension, each) is not each:
                     raise SourceError(f"{path}: sample {_shown(key)} has two files .{_shown(each.extension)}")
             try:
-                _add(path, listed, key, sample, wanted, labelled)
+                self._add(path, listed, key, sample, wanted, labelled)
             except SourceError as error:
                 if max(each.offset + each.size for each in sample.values()) + _BLOCK <= file.size:
                     raise
@@ -73,46 +73,52 @@ class TarReader(RangesReader):
             found()
         return listed
 
+    def _add(
+        self,
+        path: str,
+        listed: Listed,
+        key: bytes,
+        sample: dict[bytes, _Member],
+        wanted: list[list[bytes]],
+        labelled: list[bytes],
+    ) -> None:
+        """Note a sample. One that has none of the wanted files counts only if `columns` declares them."""
+        chosen = [next((sample[name] for name in names if name in sample), None) for names in wanted]
+        label = next((sample[name] for name in labelled if name in sample), None)
+        is_declared = self.spec.declared is not None
+        if not any(chosen) and label is None and not is_declared:
+            return
+        for member in (*chosen, label):
+            if member is not None and not member.is_plain:
+                raise SourceError(
+                    f"{path}: file .{_shown(member.extension)} of sample {_shown(key)} is a link or a sparse file; "
+                    "write the shard anew with plain files (tar -h --hard-dereference, without --sparse)"
+                )
+        number = 0
+        if labelled:
+            text = None if label is None else label.begin
+            if text is None or not text.strip().isdigit() or int(text) >= 1 << 63:
+                what = "is missing" if text is None else f"holds {_shown(text)!r}"
+                has = ", ".join(f".{_shown(name)}" for name in sample)
+                remedy = (
+                    "If the column has another name than label, only this sample is bad"
+                    if is_declared
+                    else "label= names the extension; label=None leaves labels out"
+                )
+                raise SourceError(
+                    f"{path}: the label .{_shown(labelled[0])} of sample {_shown(key)} {what}; it must be a text file "
+                    f"with a number from 0. The sample has {has}. {remedy}"
+                )
+            number = int(text)
+        listed.keys.append(key)
+        listed.labels.append(number)
+        for member, (offsets, lengths) in zip(chosen, listed.places, strict=True):
+            offsets.append(MISSING if member is None else member.offset)
+            lengths.append(0 if member is None else member.size)
+
 
 def _extensions(text: str) -> list[bytes]:
     return text.lower().encode().split(b";")
-
-
-def _add(
-    path: str,
-    listed: Listed,
-    key: bytes,
-    sample: dict[bytes, _Member],
-    wanted: list[list[bytes]],
-    labelled: list[bytes],
-) -> None:
-    """Note a sample, unless it has none of the wanted files and no label."""
-    chosen = [next((sample[name] for name in names if name in sample), None) for names in wanted]
-    label = next((sample[name] for name in labelled if name in sample), None)
-    if not any(chosen) and label is None:
-        return
-    for member in (*chosen, label):
-        if member is not None and not member.is_plain:
-            raise SourceError(
-                f"{path}: file .{_shown(member.extension)} of sample {_shown(key)} is a link or a sparse file; write "
-                "the shard anew with plain files (tar -h --hard-dereference, without --sparse)"
-            )
-    number = 0
-    if labelled:
-        text = None if label is None else label.begin
-        if text is None or not text.strip().isdigit() or int(text) >= 1 << 63:
-            what = "is missing" if text is None else f"holds {_shown(text)!r}"
-            has = ", ".join(f".{_shown(name)}" for name in sample)
-            raise SourceError(
-                f"{path}: the label .{_shown(labelled[0])} of sample {_shown(key)} {what}; it must be a text file "
-                f"with a number from 0. The sample has {has}. label= names the extension; label=None leaves labels out"
-            )
-        number = int(text)
-    listed.keys.append(key)
-    listed.labels.append(number)
-    for member, (offsets, lengths) in zip(chosen, listed.places, strict=True):
-        offsets.append(MISSING if member is None else member.offset)
-        lengths.append(0 if member is None else member.size)
 
 
 @dataclass(slots=True)

@@ -99,22 +99,40 @@ def test_texts_lists_and_numbers_are_read_in_place(tmp_path: Path) -> None:
 def test_a_null_is_bad_alone_and_other_columns_are_named(tmp_path: Path) -> None:
     rows = pa.table({
         "text": pa.array(["a", None, "c"]), "ids": pa.array([[1], [2], None], pa.list_(pa.int64())),
-        "holes": pa.array([[1, None], [2], [3]]), "deep": pa.array([[[1]]] * 3), "flags": pa.array([True] * 3),
+        "holes": pa.array([[1, None], None, [3]]), "deep": pa.array([[[1]]] * 3), "flags": pa.array([True] * 3),
     })  # fmt: skip
     path = write(tmp_path / "data", [rows]).path
     text: dict[str, kinds.Kind] = {"text": kinds.Text()}
+    source = opened(HuggingFace(path, columns={"holes": kinds.Tokens()}), tmp_path)
+    assert source.read(2)["holes"].tolist() == [3]
+    for index in range(2):
+        with pytest.raises(SampleError, match="has no holes for it"):
+            source.read(index)
     source = opened(HuggingFace(path, columns=text | {"ids": kinds.Tokens()}), tmp_path)
     assert source.read(0)["ids"].tolist() == [1]
     for index, column in ((1, "text"), (2, "ids")):
         with pytest.raises(SampleError, match=f"has no {column} for it"):
             source.read(index)
     for column, kind, said in (
-        ("holes", kinds.Tokens(), "lists of numbers, without nulls in them"), ("deep", kinds.Tokens(), "lists of"),
+        ("deep", kinds.Tokens(), "lists of numbers"),
         ("ids", kinds.Scalar(), "numbers"), ("flags", kinds.Scalar("bool"), "numbers"), ("ids", kinds.Text(), "texts"),
         ("text", kinds.Tokens(), "lists of numbers"), ("text", kinds.Bytes(), "encoded images or bytes"),
     ):  # fmt: skip
         with pytest.raises(SourceError, match=f"column '{column}' is .*; it must hold {said}"):
             build_index(HuggingFace(path, columns={column: kind}), tmp_path / "cache")
+
+
+def test_columns_of_nothing_are_read(tmp_path: Path) -> None:
+    """Arrow has no place for them in the file."""
+    rows = pa.table({
+        "text": pa.array(["", None, ""]), "ids": pa.array([[], [], None], pa.list_(pa.int32())),
+        "pair": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),
+    })  # fmt: skip
+    columns = {"text": kinds.Text(), "ids": kinds.Tokens(), "pair": kinds.Array((2,), "int64")}
+    source = opened(HuggingFace(write(tmp_path / "data", [rows]).path, columns=columns), tmp_path)
+    assert [source.read(0)["text"], *(source.read(0)[name].tolist() for name in ("ids", "pair"))] == ["", [], [1, 2]]
+    with pytest.raises(SampleError, match="has no text for it"):
+        source.read(1)
 
 
 def test_files_whose_numbers_differ_in_type_are_refused(tmp_path: Path) -> None:

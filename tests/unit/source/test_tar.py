@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.sources import Tar, source_from_wire
+from prepserver.pipeline.sources import Filter, Tar, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.patterns import expand
 from prepserver.source.reader import Listing
@@ -306,6 +306,24 @@ NAMES = {
 }  # fmt: skip
 
 
+def npy(descr: str, shape: tuple[int, ...]) -> bytes:
+    """A header without an array."""
+    text = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize("array", [np.float64(3.5), np.arange(6).reshape(2, 3).T, np.arange(4, dtype=">f4")])
+def test_any_array_of_numbers_is_read(array: Any, tmp_path: Path) -> None:
+    """Also a number alone, in Fortran order, and big-endian."""
+    data = io.BytesIO()
+    np.save(data, array)
+    kind = kinds.Array(array.shape, array.dtype.name) if array.ndim else kinds.Scalar("float64")
+    spec = Tar(write(tmp_path / "a.tar", {"a.x": data.getvalue()}), columns={"x": kind})
+    found = opened(spec, tmp_path)[0].read(0)["x"]
+    assert found.dtype.isnative
+    np.testing.assert_array_equal(found, array)
+
+
 def test_columns_are_files_by_extension_and_keys_of_json(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tar", RICH | {"b.jpg": b"b", "b.txt": b"", "b.cls": b"1"})
     source, info = opened(Tar(path, columns=COLUMNS, names=NAMES), tmp_path)
@@ -324,12 +342,19 @@ def test_columns_are_files_by_extension_and_keys_of_json(tmp_path: Path) -> None
     assert [captions.read(index) for index in range(2)] == [{"txt": RICH["a.txt"].decode()}, {"txt": ""}]
 
 
-def test_a_label_in_json_is_the_label(tmp_path: Path) -> None:
+def test_a_label_in_json_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a.tar", {"a.json": b'{"x": 5}', "b.json": b'{"x": 2}'})
     for name in ("label", "other"):
-        source, _ = opened(Tar(path, columns={name: kinds.Label()}, names={name: "json:x"}), tmp_path)
+        source, info = opened(Tar(path, columns={name: kinds.Label()}, names={name: "json:x"}), tmp_path)
         assert [source.read(0), source.label(1), source.labels(0, 2).tolist()] == [{name: 5}, 2, [5, 2]]
-    source, _ = opened(Tar(path, columns={"json": kinds.Text()}), tmp_path)
+        assert info.num_classes == 0
+    filtered = Filter(Tar(path, columns={"label": kinds.Label()}, names={"label": "json:x"}), [2])
+    write(tmp_path / "a.tar", {"a.json": b'{"x": null}', "b.json": b'{"x": 2}', "c.txt": b""})
+    assert build_index(filtered, tmp_path / "cache").samples == 1
+    said = "a.tar): 2 samples have no readable label, and are left out. The first is a.tar/a: its label is None, and"
+    assert said in caplog.messages[-1]
+    source, info = opened(Tar(path, columns={"json": kinds.Text()}), tmp_path)
+    assert info.samples == 3  # each key, whichever columns are read
     assert (source.label(0), source.labels(0, 2).tolist()) == (0, [0, 0])
 
 
@@ -340,13 +365,21 @@ def test_a_label_in_json_is_the_label(tmp_path: Path) -> None:
         (kinds.Scalar("uint8"), "x", b"300", "its c is 300, and must be a number of type uint8"),
         (kinds.Label(), "x", b"cat", "its c is 'cat', and must be the number of a class"),
         (kinds.Label(), "x", b"", "its c is empty in a.tar"),
-        (kinds.Array((2,)), "x", NPY.getvalue()[:-2], "its c is cut off: its 4 bytes from byte 128 do not"),
+        (kinds.Array((2,)), "x", NPY.getvalue()[:-2], "its c is damaged: the .npy file does not hold what its"),
+        (kinds.Array((2,)), "x", npy("<f2", (1,) * 65), "its c is damaged: the .npy file does not hold what its"),
+        (kinds.Array((2,)), "x", npy("<f2", (0, 1 << 62, 1 << 62)), "its c is damaged: the .npy file"),
+        (kinds.Array((2,)), "x", npy("<f2", (-1,)) + b"1234", "its c is damaged: the .npy file"),
+        (kinds.Array((2,)), "x", npy("<M8[s]", (0,)), "its c has the dtype <M8.s., and must hold numbers"),
+        (kinds.Array((2,)), "x", npy("|O", (1,)), "its c holds Python objects or records"),
+        (kinds.Array((2,)), "x", npy("garbage", (1,)), "its c is damaged: the .npy file"),
+        (kinds.Scalar(), "x", b"\x80\x02ctorch", "byte 0 of its c is not UTF-8, and the file is no .npy file"),
+        (kinds.Label(), "x", b"1_0", "its c is '1_0', and must be the number of a class"),
         (kinds.Array((3,)), "x", NPY.getvalue(), r"must be numbers of type float32 in the shape \[3\]"),
         (kinds.Array((2,)), "x", b"\x93NUMPYrest", "its c is no .npy file, or damaged"),
         (kinds.Tokens(), "x", b"[1, 0.5]", r"its c is \[1, 0.5\], and must be a list of integers"),
-        (kinds.Text(), "x:k", b"{", "its file is not JSON"),
-        (kinds.Text(), "x:k", b"[1]", 'its file holds no JSON object, such as {"x": 1}'),
-        (kinds.Text(), "x:k.l", b'{"k": 1}', "its file has no 'l'"),
+        (kinds.Text(), "x:k", b"{", "the file of its c is not JSON"),
+        (kinds.Text(), "x:k", b"[1]", 'the file of its c holds no JSON object, such as {"x": 1}'),
+        (kinds.Text(), "x:k.l", b'{"k": 1}', "the file of its c has no 'l'"),
         (kinds.Text(), "x:k", b'{"k": 1}', "its c is 1, and must be text"),
     ],
 )  # fmt: skip
@@ -369,9 +402,27 @@ def test_an_extension_that_no_sample_has_is_named(tmp_path: Path) -> None:
 def test_labels_alone_are_a_dataset(tmp_path: Path) -> None:
     spec = Tar(write(tmp_path / "a.tar", {"a.cls": b"2"}), columns={"label": kinds.Label()})
     assert opened(spec, tmp_path)[0].read(0) == {"label": 2}
-    write(tmp_path / "a.tar", {"a.x": b"2"})
+    write(tmp_path / "a.tar", {"a": b"2"})
     with pytest.raises(SourceError, match="holds no samples with label = 'cls'"):
         build_index(spec, tmp_path / "cache")
+    write(tmp_path / "a.tar", {"a.x": b"2"})
+    with pytest.raises(SourceError, match=r"the label \.cls of sample a is missing; .* another name than label"):
+        build_index(spec, tmp_path / "cache")
+
+
+def test_a_shard_rewritten_in_place_gives_no_mixed_samples(tmp_path: Path) -> None:
+    """Its labels are those of the listing; the shard stays open, and may keep its size."""
+    path = write(tmp_path / "a.tar", {"a.x": b"one", "a.cls": b"1", "b.x": b"two", "b.cls": b"2"})
+    columns = {"x": kinds.Bytes(), "label": kinds.Label()}
+    source, _ = opened(Tar(path, columns=columns), tmp_path)
+    assert source.read(0) == {"x": b"one", "label": 1}
+    inode = path.stat().st_ino
+    write(path, {"b.x": b"two", "b.cls": b"2", "a.x": b"one", "a.cls": b"1"})
+    os.utime(path, (1, 1))
+    assert path.stat().st_ino == inode
+    for index in range(2):
+        with pytest.raises(SampleError, match=r"a\.tar has changed since the dataset was listed"):
+            source.read(index)
 
 
 def test_names_that_mean_the_same_are_one_source() -> None:
