@@ -198,7 +198,9 @@ class Attachment:
             self.feed = self._make_feed(start)
         except InvalidSpec as e:
             if e.field == "position" and self.listing is not None:  # the listing is another one, with fewer samples
-                raise self._changed(self.spec.source.location, f"{self.listing.samples} samples, and now {e}") from e
+                raise self._changed(
+                    self.spec.source.location, f"it had {self.listing.samples} samples, and now {e}"
+                ) from e
             raise
         parts: list[Any] = [self.feed]
         self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
@@ -275,19 +277,19 @@ class Attachment:
         """Raises `SourceChanged` if `start` is a position in another listing, whose samples it counts."""
         was, place, start = self.listing, self.spec.source.location, self.start
         if was is not None and not was.agrees(now):
-            numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
+            numbers = was.difference(now)
             if start.position is not None:
                 file = "a file of an op, or " if self.spec.pipeline.files else ""
                 what = f"{file}the code of a plug-in{',' * bool(file)}" if was.code != now.code else place
                 raise self._changed(what, numbers)
-            log.warning("%s has changed: it had %s; epoch %d reads the new samples", place, numbers, start.epoch)
+            log.warning("%s has changed: %s; epoch %d reads the new samples", place, numbers, start.epoch)
         self.listing = now
 
     def _changed(self, what: str, numbers: str) -> SourceChanged:
         epoch = self.start.epoch
         return SourceChanged(
-            f"{what} has changed since epoch {epoch} of this job began, or is another one: it had {numbers}. To resume "
-            f"at the same place, restore the dataset; to use the new one, call set_epoch({epoch + 1}), or leave out "
+            f"{what} has changed since epoch {epoch} of this job began, or is another one: {numbers}. To resume "
+            f"at the same place, restore it; to use the new one, call set_epoch({epoch + 1}), or leave out "
             f"load_state_dict and call set_epoch({epoch}) to begin epoch {epoch} again"
         )
 

@@ -87,6 +87,16 @@ class ListingIdentity(NamedTuple):
         """The inverse of `state`; raises `LookupError`, `TypeError` or `ValueError` for anything else."""
         return cls(int(state["samples"]), str(state["content"]), code=str(state.get("code", "")))
 
+    def difference(self, now: ListingIdentity) -> str:
+        """What has become of it, in words: the first thing that differs."""
+        if (self.samples, self.content) != (now.samples, now.content):
+            return (
+                f"it had {self.samples} samples (listing {self.content[:12]}), now {now.samples} ({now.content[:12]})"
+            )
+        if self.code and now.code and self.code != now.code:
+            return f"its digest was {self.code[:12]}, and is {now.code[:12]}"
+        return f"it has as many samples of the same names and labels ({self.samples}), but its files are others"
+
     def agrees(self, other: ListingIdentity) -> bool:
         """Whether all values known to both are equal."""
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")

@@ -146,5 +146,10 @@ def _of_jax() -> Convert:
     except ImportError as e:
         text = f"output = 'jax' needs jax, which cannot be imported ({e}): pip install jax, or 'jax[cuda12]' for a GPU"
         raise InvalidSpec(text, "output") from e
-    convert: Convert = dlpack.from_dlpack
-    return convert
+    return lambda tensor: dlpack.from_dlpack(tensor if _is_dense(tensor) else tensor.contiguous())
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie side by side, in any order of dimensions: those that `PadTokens` trims do not."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return not tensor.numel() or 1 + sum((side - 1) * stride for side, stride in pairs) == tensor.numel()

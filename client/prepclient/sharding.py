@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +14,10 @@ import torch
 from prepclient.errors import InvalidSpec
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
+
+log = logging.getLogger("prepclient")
+
+_was_warned = threading.Event()  # of processes of jax.distributed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,8 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
         rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     else:
         rank, world_size = 0, 1
+        if sharding.num_shards is None:
+            _warn_of_jax()
     Sharding(rank, world_size)  # checks their ranges
     found = Ranks(rank, world_size, _local_ranks(environ, rank, world_size))
     shard = _machine(environ, found) if sharding.num_shards is None else sharding.shard
@@ -97,6 +106,24 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
             "rank",
         )
     return found._replace(shard=shard)
+
+
+def _warn_of_jax() -> None:
+    """Warns once if jax.distributed runs several processes that would each read all samples.
+
+    They get no ranks from it, because it does not say which of them share a machine, and so a daemon.
+    """
+    jax, distributed = sys.modules.get("jax"), sys.modules.get("jax.distributed")  # not imported here
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if jax is None or is_initialized is None or not is_initialized() or _was_warned.is_set():
+        return
+    if (count := jax.process_count()) > 1:
+        _was_warned.set()
+        log.warning(
+            "jax.distributed runs %d processes, and each will read all samples. Pass sharding="
+            "Sharding(num_shards=jax.process_count(), shard_index=jax.process_index()) if each has its own daemon, "
+            "or Sharding(rank=jax.process_index(), world_size=jax.process_count()) if one daemon serves all", count,
+        )  # fmt: skip
 
 
 def apart(ranks: Ranks) -> Ranks:

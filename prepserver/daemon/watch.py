@@ -227,6 +227,7 @@ class Watch:
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
             keeps_decoded=attachment.attach.cache == "decoded",
+            reads_plugin=stream.spec.source.get("source") == "Plugin",
             full_cache=self.caches.full_of(stream.spec.listing),
         )
 

@@ -59,6 +59,7 @@ class Facts:
     ring_rows: int = 0
     round_rows: int = 0  # rows of one batch for all ranks of the job
     keeps_decoded: bool = False  # whether the job asks for a cache of decoded samples
+    reads_plugin: bool = False  # whether its samples come from a Dataset of the operator
     full_cache: FullCache | None = None  # the cache of the job's dataset, if it is full
     pure_kernels: str = ""  # why the compiled kernels are off; empty if they are on
     inline: bool = False  # whether the training process makes the rows itself

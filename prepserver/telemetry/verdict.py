@@ -230,6 +230,8 @@ def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
 def _cure(stage: str, share: float, facts: Facts) -> str:
     faster = min(facts.wanted_per_s, facts.images_per_s / (1 - share)) if share < 1 else facts.wanted_per_s
     effect = f"without this stage: {_up_to(facts, faster)}"
+    if stage == "read" and facts.reads_plugin:
+        return f"make the Dataset's `__getitem__` cheaper, or let `prepserver pack` run it once ({effect})"
     if stage == "read":
         return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
     if stage == "decode":
@@ -249,7 +251,7 @@ _ON_DEVICE = frozenset(("ColorJitter", "Normalize", "RandAugment", "RandomErasin
 def _elsewhere(op: str) -> str:
     if op in _ON_DEVICE:
         return ", or move it to the GPU with device_ops="
-    return "" if op in OPS else ", or compile it"  # a plug-in
+    return "" if op in OPS else ", if it changes images, or compile it"  # a plug-in
 
 
 def _copying(facts: Facts) -> Verdict:

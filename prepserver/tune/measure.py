@@ -27,6 +27,7 @@ from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import images
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import Packed, Take
 from prepserver.transform import native
@@ -155,7 +156,8 @@ class Bench:
                 pack(Take(self.job.source, self._few), folder, options, Report())
             except (PackError, SpecError, OSError) as e:
                 raise NotMeasured(f"not packed: {e}") from e
-            self._packed = Packed(str(folder))
+            columns = self.job.source.columns
+            self._packed = Packed(str(folder), columns=None if columns == images() else columns)
         return self._packed
 
     def _part(self, form: str) -> float:

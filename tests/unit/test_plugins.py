@@ -18,12 +18,16 @@ from PIL import Image as Picture
 
 from prepserver import plugins
 from prepserver.pipeline import kinds
+from prepserver.pipeline.ops import PluginOp
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.sources import Plugin, source_from_wire
 from prepserver.plugins import PluginError
 from prepserver.source import SampleError, SourceError, build_index, open_source
 from prepserver.source.readers.plugin import PluginSource
 from prepserver.transform.kinds.mask import MaskFollower
 from prepserver.transform.moves import COLUMNS, Mirror
+from prepserver.transform.ops.plugin_op import PluginOpStage
+from prepserver.transform.stage import Draws
 
 
 @pytest.fixture
@@ -322,6 +326,32 @@ def test_generators_are_left_as_they_were() -> None:
     numpys = np.random.get_state()
     assert np.array_equal(numpys[1], states[1])
     assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_global_generators_give_an_op_what_its_own_gives(module: Callable[[str, str], None]) -> None:
+    """Of one sample always the same, whichever worker makes it; another one of the next."""
+    module(
+        "drawing",
+        "import random, numpy, torch\n"
+        "def drawn(x, rng): return numpy.array([random.random(), numpy.random.rand(), torch.rand(()).item()])\n"
+        "def block(x, rngs): return [drawn(each, None) for each in x]\n"
+        "prepserver_ops = {'drawn': drawn, 'block': block}",
+    )
+    plugins.load(["drawing"])
+    state = random.getstate()
+    returns = kinds.Array((3,), "float64")
+    for name, is_block in (("drawn", False), ("block", True)):
+        stage = PluginOpStage(PluginOp(name, column="x", returns=returns, block=is_block), 1)
+
+        def made(number: int, stage: PluginOpStage = stage) -> list[float]:
+            values: dict[str, Any] = {"x": np.zeros(3)}
+            draws = Draws(SampleKey(1, 2, number), 1, 0)
+            stage.make_block([values], {"x": returns}, [draws])
+            return values["x"].tolist()  # type: ignore[no-any-return]
+
+        assert made(5) == made(5) != made(6)
+        assert len(set(made(5))) == 3
+    assert random.getstate() == state
 
 
 def test_listings_hang_on_code_parameters_and_length(module: Callable[[str, str], None], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from prepserver import plugins
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.plugin_op import PluginOp
 from prepserver.pipeline.record import Columns
+from prepserver.seeding import seeded
 from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 
@@ -70,9 +71,12 @@ class PluginOpStage(Stage[PluginOp]):
         return delivered(np.require(pixels, requirements=("C", "W")), into)
 
     def _called(self, value: Any, key: int | list[int]) -> Any:
+        first = key[0] if isinstance(key, list) else key
         try:
             rng = [_generator(each) for each in key] if isinstance(key, list) else _generator(key)
-            return self._function(value, rng, **self._params)
+            # Code that was written for a DataLoader may draw from the global generators.
+            with seeded(first, keep=plugins.keeps_random_state):
+                return self._function(value, rng, **self._params)
         except Exception as e:
             raise plugins.PluginError(plugins.raised(self._what, e)) from e
 

@@ -81,8 +81,11 @@ def test_jax_shares_the_memory_of_torch() -> None:
 JAX = """
 import jax, numpy, torch
 from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient.form import _of_jax
 from tests.support.device_client import DeviceClient
 
+trimmed = torch.arange(24).reshape(2, 12)[:, :5]
+assert numpy.array_equal(numpy.asarray(_of_jax()(trimmed)), trimmed.numpy())
 source = SyntheticImages(12, size=40)
 for kind in (PrepClient, DeviceClient):
     found = []

@@ -71,10 +71,14 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, 'once: cache="decoded" keeps'),
         ({**STARVED, "cores_idle": 0.3, "keeps_decoded": True}, "data-bound", {"decode"}, "once: `prepserver pack"),
         ({**STARVED, "stages": {"read": 0.05, "decode": 0.004}}, "data-bound", {"read", "workers"}, "faster storage"),
+        (
+            {**STARVED, "stages": {"read": 0.05, "decode": 0.004}, "reads_plugin": True},
+            "data-bound", {"read", "workers"}, "make the Dataset's `__getitem__` cheaper, or let `prepserver pack` run",
+        ),
         ({**STARVED, **WAITS_OUTSIDE, "cores_idle": 0.0}, "data-bound", {"decode", "workers"}, "8 more workers"),
         (
             {**STARVED, "stages": {"read": 0.004, "decode": 0.004, "op glare": 0.08}},
-            "data-bound", {"op glare", "workers"}, "put it after ops that make images smaller, or compile it (without",
+            "data-bound", {"op glare", "workers"}, "smaller, if it changes images, or compile it (without",
         ),
         (  # what cannot be done on a batch, and what can
             {**STARVED, "stages": {"decode": 0.004, "op GaussianBlur": 0.08}},
