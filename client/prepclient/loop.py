@@ -16,7 +16,7 @@ from prepclient.attachment import Attachment
 from prepclient.errors import BadSampleError
 from prepclient.form import Convert, Form
 from prepclient.headspace import Headspace
-from prepclient.session import Handed, Session, Totals
+from prepclient.session import Bad, Handed, Session, Totals
 from prepclient.timeline import Timeline
 from prepclient.timing import Parts, render, spoken
 from prepclient.turns import Turn, Turns
@@ -38,6 +38,14 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def _warn_of_bad(bad: Bad, totals: Totals) -> None:
+    """Names a sample that was replaced: the first one, and whenever their number has one more digit."""
+    log.warning(
+        "%d of %d samples could not be used, and others took their place. The latest is sample %d: %s",
+        totals.bad, totals.images, bad.index, bad.reason,
+    )  # fmt: skip
 
 
 class Epoch:
@@ -172,6 +180,8 @@ class Loop:
         self._first = self._first if was.batches else totals
         batch = self._form(step)
         if not isinstance(batch, BadSampleError):
+            if totals.bad and (not was.bad or len(str(totals.bad)) > len(str(was.bad))):
+                _warn_of_bad(step.bad[-1], totals)
             self.headspace.saw(batch, was, totals)  # before the conversion: it copies tensors
             batch = self._convert(batch)
         self._left_ns, self._left_waits_ns = time.monotonic_ns(), _thread.waits_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.source import SourceSpec, absolute
 from prepserver.pipeline.sources import SOURCES
 from prepserver.protocol.messages import Shuffle
+
+log = logging.getLogger("prepclient")
 
 _SHUFFLES: dict[object, Shuffle] = {False: "none", "full": "full", True: "cyclic"}
 
@@ -101,6 +104,28 @@ def make_spec(
     batch_size = integer("batch_size", batch_size, 1, 2**20)
     seed = integer("seed", seed, 0, 2**63 - 1)
     refuse_torchvision(source, ops)
+    _check_source(source)
+    assert isinstance(source, SourceSpec)
+    if not isinstance(ops, Sequence) or isinstance(ops, str):
+        raise SpecError("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
+    if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):
+        raise SpecError("job", job, "a name of 1 to 256 printable characters")
+    if source.arrangement[1] and wire_shuffle != "none" and batching != "batch-shuffle-repeat":
+        log.warning(
+            "%s sorts samples by length, and order=%r shuffles single samples, so batches hold all lengths again. Pass "
+            "order='batch-shuffle-repeat'", type(source).__name__, batching,
+        )  # fmt: skip
+    pipeline = Pipeline.from_ops(list(ops), views, source.columns)
+    if not isinstance(sharding, Sharding | None):
+        raise SpecError("sharding", sharding, "Sharding(...), or None for the launcher's ranks")
+    sharding = sharding or Sharding()
+    ranks = find_ranks(sharding, os.environ)
+    shape = BatchShape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
+    name = _job_name(ranks.world_size) if job is None else job
+    return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, name, sharding, job is not None)
+
+
+def _check_source(source: object) -> None:
     if not isinstance(source, SourceSpec):
         reason = f"a source, such as ImageFolder(path), one of {', '.join(SOURCES)}"
         is_data = isinstance(source, str | Sequence | Mapping) or hasattr(source, "dtype")
@@ -113,18 +138,6 @@ def make_spec(
                 "(docs/plugins.md)"
             )
         raise SpecError("source", source, reason)
-    if not isinstance(ops, Sequence) or isinstance(ops, str):
-        raise SpecError("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
-    if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):
-        raise SpecError("job", job, "a name of 1 to 256 printable characters")
-    pipeline = Pipeline.from_ops(list(ops), views, source.columns)
-    if not isinstance(sharding, Sharding | None):
-        raise SpecError("sharding", sharding, "Sharding(...), or None for the launcher's ranks")
-    sharding = sharding or Sharding()
-    ranks = find_ranks(sharding, os.environ)
-    shape = BatchShape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
-    name = _job_name(ranks.world_size) if job is None else job
-    return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, name, sharding, job is not None)
 
 
 def check_cache(cache: object, pipeline: Pipeline) -> str:

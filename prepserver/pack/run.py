@@ -326,6 +326,6 @@ def _use(folder: Path, columns: Columns) -> str:
 
 
 def _written(kind: Kind) -> str:
-    values = ((each, getattr(kind, each.name)) for each in fields(kind))
+    values = ((each, getattr(kind, each.name)) for each in fields(kind) if each.compare)
     given = ", ".join(f"{each.name}={value!r}" for each, value in values if value != each.default)
     return f"kinds.{type(kind).__name__}({given})"

@@ -7,7 +7,7 @@ cannot be stored: its error names the op that would give it one size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from prepserver.pipeline.errors import SpecError
@@ -17,6 +17,9 @@ ITEM_BYTES = {
     "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 """Element types that a row can hold, and their size: those that numpy and torch have in common."""
+
+NO_LABEL = -100
+"""The label of a token that torch's losses ignore."""
 
 Size = tuple[int, int]
 Shape = tuple[int, ...]
@@ -37,14 +40,18 @@ class Kind:
 
     Attributes:
         is_spatial: The values lie on a plane of pixels: ops that move pixels change them, and every view has its own.
-        blank: What fills a row that holds no sample.
     """
 
     is_spatial: ClassVar[bool] = False
-    blank: ClassVar[int] = 0
+    _blank: ClassVar[int] = 0
     _remedy: ClassVar[str] = (
         "its values have no fixed size and no op gives them one: leave the column out of the source"
     )
+
+    @property
+    def blank(self) -> int:
+        """What fills a row that holds no sample."""
+        return self._blank
 
     @property
     def is_per_box(self) -> bool:
@@ -140,7 +147,7 @@ class PerBox(Kind):
     """
 
     is_spatial: ClassVar[bool] = True
-    blank: ClassVar[int] = -1
+    _blank: ClassVar[int] = -1
     _remedy: ClassVar[str] = _PAD_BOXES
     is_per_box: ClassVar[bool] = True
     count: int | None = None
@@ -192,7 +199,7 @@ class Keypoints(Spatial):
 class Label(Kind):
     """The number of a class: a scalar, int64."""
 
-    blank: ClassVar[int] = -1
+    _blank: ClassVar[int] = -1
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"
@@ -202,7 +209,7 @@ class Label(Kind):
 class Index(Kind):
     """The place of the sample in its source, a scalar, int64: the column ``index`` of every record."""
 
-    blank: ClassVar[int] = -1
+    _blank: ClassVar[int] = -1
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"
@@ -229,10 +236,17 @@ class Array(Kind):
     Attributes:
         shape: Its shape; None where it differs from sample to sample.
         dtype: One of `ITEM_BYTES`.
+        fill: What fills a row that holds no sample.
     """
 
     shape: Shape | None = None
     dtype: str = "float32"
+    fill: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def blank(self) -> int:
+        """As `Kind.blank`."""
+        return self.fill
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return self.shape, self.dtype
@@ -263,6 +277,7 @@ class Tokens(Kind):
 
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
+        fill: What fills a row that holds no sample.
     """
 
     _remedy: ClassVar[str] = (
@@ -271,6 +286,12 @@ class Tokens(Kind):
     )
 
     count: int | None = None
+    fill: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def blank(self) -> int:
+        """As `Kind.blank`."""
+        return self.fill
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return None if self.count is None else (self.count,), "int64"

@@ -59,6 +59,7 @@ class Facts:
     ring_rows: int = 0
     round_rows: int = 0  # rows of one batch for all ranks of the job
     keeps_decoded: bool = False  # whether the job asks for a cache of decoded samples
+    bad: float = 0.0  # fraction of its rows that hold a replacement, because their samples cannot be used
     reads_plugin: bool = False  # whether its samples come from a Dataset of the operator
     full_cache: FullCache | None = None  # the cache of the job's dataset, if it is full
     pure_kernels: str = ""  # why the compiled kernels are off; empty if they are on

@@ -25,6 +25,7 @@ LEAST_S, LEAST_BATCHES = 2.0, 4
 _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
 _GPU_IDLE = 0.7
 _SLACK = 0.5
+_MANY_BAD = 0.1  # from this fraction on, a job learns something else than its dataset
 _FULL = 0.05  # cores of which less than this fraction is idle are fully used
 _WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enough
 
@@ -35,7 +36,8 @@ class Verdict:
 
     kind: Kind  # the verdict
     # What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``, ``joining``,
-    # ``dying workers``, ``ring``, ``bursts``, ``cache``, ``other streams``, ``inline``, ``loop``, ``cores``, ``copy``;
+    # ``bad samples``, ``dying workers``,
+    # ``ring``, ``bursts``, ``cache``, ``other streams``, ``inline``, ``loop``, ``cores``, ``copy``;
     # the main one first.
     causes: tuple[str, ...] = ()
     why: str = ""  # the evidence in figures
@@ -70,6 +72,12 @@ def judge(facts: Facts) -> Verdict:
     if facts.images_per_s <= 0 and facts.waiting < 1.0:
         stretch = f"in the last {facts.span_s:.0f} s"
         return Verdict("not enough data", why=f"the job took no batch {stretch}: it evaluates, saves, or has stopped")
+    if facts.bad >= _MANY_BAD:
+        return Verdict(
+            "data-bound", ("bad samples",),
+            f"{_percent(facts.bad)} of the rows hold a replacement, or nothing, because their samples cannot be used",
+            "see why in the job's log, or by `prepserver audit`; on_error='raise' stops at the first one", facts.bad,
+        )  # fmt: skip
     # Rates count the whole span, and so must what can be gained: a loop that is mostly elsewhere gains little.
     facts = replace(facts, waiting=facts.waiting * facts.in_epochs, copying=facts.copying * facts.in_epochs)
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import CenterCrop, Joining, Plugin, PluginOp, PrepClient, kinds
+from prepclient import CenterCrop, Joining, Jsonl, Plugin, PluginOp, PrepClient, kinds
 from prepserver.cli import exits
 from tests.support.forked import cli
 from tests.support.server import Server, environment
@@ -52,7 +53,11 @@ def verdicts(server: Server) -> dict[str, dict[str, Any]]:
 
 
 def assert_judged(
-    server: Server, train: PrepClient, own_s: float = 0.0, *, until: Callable[[dict[str, dict[str, Any]]], bool]
+    server: Server,
+    train: PrepClient | Callable[[], Iterator[Any]],
+    own_s: float = 0.0,
+    *,
+    until: Callable[[dict[str, dict[str, Any]]], bool],
 ) -> None:
     """Judges all jobs, by name, while `train` takes batches and works so many seconds on each.
 
@@ -60,7 +65,7 @@ def assert_judged(
     """
     asked_s, end_s = time.monotonic(), time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
-        for _ in train:
+        for _ in train if isinstance(train, PrepClient) else train():
             time.sleep(own_s)
             if time.monotonic() > asked_s + 0.5:
                 asked_s, found = time.monotonic(), verdicts(server)
@@ -89,6 +94,27 @@ def test_slow_stages_of_the_workers_are_named(owned: Server, read_s: float, ops:
             return one["kind"] == "data-bound" and set(one["causes"]) == named and "more worker" in one["next"]
 
         assert_judged(owned, train, until=are_named)
+
+
+def test_samples_that_cannot_be_used_are_named(owned: Server, tmp_path: Path) -> None:
+    """Two loops that wait for nothing: one learns zeros, as every label is text, and one has a few bad samples."""
+    for name, bad in (("zeros", 100), ("few", 4)):
+        lines = [f'{{"label": {json.dumps(str(n) if n < bad else n)}}}' for n in range(100)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    made = [Jsonl(tmp_path / f"{name}.jsonl", {"label": kinds.Label()}) for name in ("zeros", "few")]
+    more: dict[str, Any] = {"batch_size": 20, "on_error": "skip", "runtime_dir": owned.runtime_dir}
+    with PrepClient(made[0], [], job="zeros", **more) as train, PrepClient(made[1], [], job="few", **more) as other:
+        others = itertools.chain.from_iterable(itertools.repeat(other))
+
+        def are_named(found: dict[str, dict[str, Any]]) -> bool:
+            return found["zeros"]["causes"] == ["bad samples"] and found["few"]["is_fine"] is True
+
+        def both() -> Iterator[Any]:
+            for each in train:
+                next(others)
+                yield each
+
+        assert_judged(owned, both, 0.05, until=are_named)
 
 
 def test_workers_that_are_killed_again_and_again_are_named(owned: Server) -> None:

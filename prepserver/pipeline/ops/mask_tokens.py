@@ -2,7 +2,7 @@
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Tokens
+from prepserver.pipeline.kinds import NO_LABEL, Array, Tokens
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Columns, column_of
 
@@ -51,7 +51,7 @@ class MaskTokens(Op):
             raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
         if self.labels in columns:
             raise SpecError("labels", self.labels, "is the name of another column")
-        return {**columns, self.labels: Array((count,), "int64")}
+        return {**columns, self.labels: Array((count,), "int64", NO_LABEL)}
 
     @property
     def copies(self) -> dict[str, str]:

@@ -40,7 +40,7 @@ class PadTokens(Op):
 
     def after(self, columns: Columns) -> Columns:
         column_of(columns, self.column, Tokens, "tokens")
-        made: dict[str, Kind] = {self.column: Tokens(self.length)}
+        made: dict[str, Kind] = {self.column: Tokens(self.length, self.pad)}
         beside: tuple[tuple[str, Kind], ...] = (("mask", Array((self.length,), "uint8")), ("count", Scalar("int64")))
         for field, kind in beside:
             if (name := getattr(self, field)) in made:

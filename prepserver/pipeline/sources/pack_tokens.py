@@ -6,16 +6,13 @@ from typing import Any
 from prepserver.pipeline import checks
 from prepserver.pipeline.composed import Composed
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Kind, Tokens
+from prepserver.pipeline.kinds import NO_LABEL, Array, Kind, Tokens
 from prepserver.pipeline.ops import op_from_wire
 from prepserver.pipeline.ops.tokenize import Tokenize
 from prepserver.pipeline.record import Columns
 from prepserver.pipeline.source import SourceSpec
 
 BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
-
-NO_LABEL = -100
-"""The label that torch's losses ignore."""
 
 
 class PackTokens(Composed):
@@ -67,8 +64,9 @@ class PackTokens(Composed):
     @property
     def columns(self) -> Columns:
         """The tokens, and what was asked for beside them."""
-        made: dict[str, Kind] = {self.tokenize.into: Tokens(self.length)}
-        return made | {name: Array((self.length,), BESIDE[name]) for name in self.beside}
+        made: dict[str, Kind] = {self.tokenize.into: Tokens(self.length, self.pad)}
+        fills = {"labels": NO_LABEL}  # a row without texts teaches nothing
+        return made | {name: Array((self.length,), BESIDE[name], fills.get(name, 0)) for name in self.beside}
 
     def named_paths(self) -> list[tuple[str, str]]:
         """As `SourceSpec.named_paths`."""

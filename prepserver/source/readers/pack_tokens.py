@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from prepserver import tokens
 from prepserver.opfile import BadFile
+from prepserver.pipeline.kinds import NO_LABEL
 from prepserver.pipeline.ops.tokenize import Tokenize
-from prepserver.pipeline.sources.pack_tokens import NO_LABEL, PackTokens
+from prepserver.pipeline.sources.pack_tokens import PackTokens
 from prepserver.source.composed import ComposedReader, ComposedSource, records
 from prepserver.source.container import Container, NumberRows
 from prepserver.source.errors import SampleError, SourceError, printable

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from prepserver.pipeline.kinds import NO_LABEL
 from prepserver.pipeline.ops.mask_tokens import MaskTokens
 from prepserver.pipeline.record import Columns
 from prepserver.transform.noise import Noise
 from prepserver.transform.stage import Draws, RecordStage
 
-_NO_LABEL = -100  # what torch's losses ignore
 _MASKED, _REPLACED = round(0.8 * 2**16), round(0.9 * 2**16)
 
 
@@ -25,7 +25,7 @@ class MaskTokensStage(RecordStage[MaskTokens]):
         noise = Noise(draws.key()).uniform(8 * len(tokens))
         halves = noise.view("<u2").reshape(-1, 4)
         chosen = (halves[:, 0] < self._below) & ~np.isin(tokens, self._special)
-        values[op.labels] = np.where(chosen, tokens, _NO_LABEL)
+        values[op.labels] = np.where(chosen, tokens, NO_LABEL)
         becomes = halves[:, 1]
         # 32 bits times the size of the vocabulary, which has fewer: every token is as likely, up to 2**-32.
         random = (noise.view("<u4")[1::2].astype(np.uint64) * np.uint64(op.vocabulary)) >> np.uint64(32)

@@ -23,7 +23,9 @@ from prepserver.pipeline.sources import (
     Coco,
     Csv,
     FileList,
+    Filter,
     ImageFolder,
+    Jsonl,
     Mix,
     Packed,
     Repeat,
@@ -311,6 +313,34 @@ def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
     do(tree(tmp_path / "data"), tmp_path / "out")
     with pytest.raises(SourceError, match="was packed without mask: pack its source again with --masks"):
         build_index(Packed(tmp_path / "out", masks=True), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("names", [("country", "label"), ("label", "country"), ("country", "label_of")])
+def test_each_of_several_labels_is_kept(names: tuple[str, str], tmp_path: Path) -> None:
+    """One is in the index: the column `label`, else the first."""
+    lines: list[dict[str, Any]] = [
+        {"country": n, "label": 10 - n, "label_of": 20 + n, "text": str(n)} for n in range(5)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    columns = {name: kinds.Label() for name in names} | {"text": kinds.Text()}
+    source = Jsonl(tmp_path / "a.jsonl", columns)
+    do(source, tmp_path / "out")
+    packed = open_source(spec := Packed(tmp_path / "out", columns=columns), build_index(spec, tmp_path / "cache").path)
+    assert [packed.read(n) for n in range(5)] == [{name: line[name] for name in columns} for line in lines]
+    assert [packed.label(n) for n in range(5)] == [line["label" if "label" in names else "country"] for line in lines]
+    wanted = Filter(source, [lines[1]["label" if "label" in names else "country"]])
+    assert open_source(wanted, build_index(wanted, tmp_path / "cache").path).read(0)["text"] == "1"
+
+
+def test_another_kind_than_was_packed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "text": "a"}')
+    do(Jsonl(tmp_path / "a.jsonl", {"x": kinds.Scalar(), "text": kinds.Text()}), tmp_path / "out")
+    for columns, said in (
+        ({"x": kinds.Scalar("int8")}, "out was packed with other kinds of x than columns= names. It has x: Scalar"),
+        ({"y": kinds.Scalar()}, "out was packed without y. It has x: Scalar"),
+    ):
+        with pytest.raises(SourceError, match=said):
+            build_index(Packed(tmp_path / "out", columns=columns), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc"])

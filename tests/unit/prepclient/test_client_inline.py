@@ -19,7 +19,10 @@ from prepclient import (
     ImageFolder,
     InvalidSpec,
     Joining,
+    Jsonl,
+    MaskTokens,
     MemoryRefused,
+    PadTokens,
     PrepClient,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -27,7 +30,9 @@ from prepclient import (
     SourceUnavailable,
     SyntheticImages,
     ToDtype,
+    Tokenize,
     forks,
+    kinds,
 )
 from prepclient.inline import InlineFeed
 from prepserver.inline import InlineMaker
@@ -342,6 +347,25 @@ def test_a_skipped_sample_is_replaced_by_its_neighbour(broken: str, photos: str)
         assert torch.equal(got["image"][kept], expected["image"][kept])
         assert train.stats()["bad_samples"] == 1
         assert train.stats()["sharing_factor"] == 1.0
+
+
+def test_rows_without_samples_teach_nothing_and_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the first bad sample, the tenth, and so on."""
+    (tmp_path / "words").write_text("a\nb\n")
+    (tmp_path / "a.jsonl").write_text('{"text": 1}\n' * 12)
+    columns = {"text": kinds.Text(), "label": kinds.Label()}
+    source = Jsonl(tmp_path / "a.jsonl", columns, names={"label": "text"})
+    ops = [Tokenize(tmp_path / "words"), PadTokens(3, pad=7), MaskTokens(1, 2)]
+    with PrepClient(source, ops, batch_size=4, on_error="skip", fields="dict", inline=True) as train:
+        batches = list(train)
+    expected = {"tokens": [7, 7, 7], "mask": [0, 0, 0], "labels": [-100, -100, -100], "label": -1, "index": -1}
+    assert [{name: each.tolist() for name, each in batch.items()} for batch in batches] == [
+        {name: [value] * 4 for name, value in expected.items()}
+    ] * 3
+    said = [message for message in caplog.messages if "could not be used" in message]
+    assert [message.partition(" samples")[0] for message in said] == ["4 of 4", "12 of 12"]
+    assert "The latest is sample 3: " in said[0]
+    assert said[0].endswith("its text is 1, and must be text")
 
 
 def test_a_masked_sample_is_replaced_and_marked(broken: str) -> None:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from prepclient import CenterCrop, ImageFolder, InvalidSpec, Normalize, RandomResizedCrop, Resize, SyntheticImages
+from prepclient import (
+    BucketByLength,
+    CenterCrop,
+    ImageFolder,
+    InvalidSpec,
+    Normalize,
+    PadTokens,
+    RandomResizedCrop,
+    Resize,
+    SyntheticImages,
+    TextLines,
+    Tokenize,
+)
 from prepclient.sharding import Ranks, Sharding, find_ranks
 from prepclient.spec import Spec, make_spec
+from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.shard import WHOLE, Shard
 
 
@@ -115,6 +129,20 @@ def test_processes_of_jax_are_told_that_each_reads_all(
         assert find_ranks(Sharding(), {}) == (0, 1, None, WHOLE)
     (said,) = caplog.messages
     assert said.startswith("jax.distributed runs 2 processes, and each will read all samples. Pass sharding=Sharding(")
+
+
+@pytest.mark.parametrize("order", get_args(Batching))
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_lengths_that_are_mixed_again_are_told(order: str, shuffle: Any, caplog: pytest.LogCaptureFixture) -> None:
+    if not shuffle and order == "batch-shuffle-repeat":
+        return  # refused
+    source = BucketByLength(TextLines("/a"))
+    make = partial(spec, ops=[Tokenize("/words", code="0" * 64), PadTokens(4)], order=order, shuffle=shuffle)
+    make(TextLines("/a"))
+    assert not caplog.messages
+    make(source)
+    told = bool(shuffle) and order != "batch-shuffle-repeat"
+    assert [text.startswith("BucketByLength sorts samples by length") for text in caplog.messages] == [True] * told
 
 
 def test_what_is_given_comes_before_the_launchers_word() -> None:

@@ -71,6 +71,8 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, 'once: cache="decoded" keeps'),
         ({**STARVED, "cores_idle": 0.3, "keeps_decoded": True}, "data-bound", {"decode"}, "once: `prepserver pack"),
         ({**STARVED, "stages": {"read": 0.05, "decode": 0.004}}, "data-bound", {"read", "workers"}, "faster storage"),
+        ({"bad": 0.1}, "data-bound", {"bad samples"}, "by `prepserver audit`; on_error='raise' stops"),
+        ({**STARVED, "bad": 0.9}, "data-bound", {"bad samples"}, "`prepserver audit`"),
         (
             {**STARVED, "stages": {"read": 0.05, "decode": 0.004}, "reads_plugin": True},
             "data-bound", {"read", "workers"}, "make the Dataset's `__getitem__` cheaper, or let `prepserver pack` run",
