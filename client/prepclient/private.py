@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import logging
 import os
 import shutil
@@ -68,6 +69,12 @@ def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Seque
             "clients first, or begin with a client that reads from there",
             "source",
         )
+    if (versions := _versions(running.plugins)) != running.versions:
+        changed = ", ".join(name for name, version in versions.items() if version != running.versions[name])
+        log.warning(
+            "the code of plug-in %s has changed since the private daemon of this process started, and it runs the old "
+            "code: close all clients of this process, and make them again", changed,
+        )  # fmt: skip
     if running.workers != workers:
         log.warning(
             "workers = %s: the private daemon of this process runs already, with workers = %s", workers, running.workers
@@ -87,6 +94,16 @@ def running_daemon(workers: int | str | None, plugins: Sequence[str], roots: Seq
     return running
 
 
+def _versions(plugins: Sequence[str]) -> dict[str, int | None]:
+    """When the file of each plug-in's module was written; None if that is not known."""
+    found: dict[str, int | None] = dict.fromkeys(plugins)
+    for name in plugins:
+        with contextlib.suppress(Exception):  # importing a package above it may raise anything; the daemon says why
+            spec = importlib.util.find_spec(name.partition(":")[0])
+            found[name] = os.stat(spec.origin).st_mtime_ns if spec is not None and spec.origin else None
+    return found
+
+
 class PrivateDaemon:
     """A daemon in its own directory `runtime_dir`, which ends with this object or with this process.
 
@@ -100,6 +117,7 @@ class PrivateDaemon:
         self.workers = workers
         self.plugins = tuple(plugins)
         self.roots = tuple(roots)
+        self.versions = _versions(plugins)
         self.runtime_dir = _make_place()
         _sweep_beside(self.runtime_dir)
         said = (self.runtime_dir / PRIVATE_LOG).open("w+")

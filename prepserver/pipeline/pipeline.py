@@ -138,7 +138,11 @@ class Pipeline:
             with within(f"pipeline[{place}]"):
                 record = op.after(record)
         if views > 1 and not any(kind.is_spatial for kind in record.values()):
-            raise SpecError("views", views, "makes several images of each sample, and the rows have no image")
+            reason = (
+                "makes several images of each sample, and the rows have no image. Two clients read side by side, with "
+                "views=range(1) and views=range(1, 2), have two views of anything"
+            )
+            raise SpecError("views", views, reason)
         full = (given[0] if offset else Decode(), *rest)
         wire = _wire(full, numbers)
         if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:

@@ -333,6 +333,31 @@ def test_a_private_daemon_takes_the_plugins_of_its_process(on_path: None, tmp_pa
             len(more)
 
 
+def test_a_private_daemon_that_runs_old_code_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a notebook where another client is still open when a cell is run again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited.py"
+    options: dict[str, Any] = {"batch_size": 4, "workers": 1, "runtime_dir": tmp_path, "plugins": "edited"}
+    ops = [CenterCrop(4), PluginOp("filled")]
+
+    def filled(value: int) -> torch.Tensor:
+        file.write_text(f"def filled(image, rng): return image * 0 + {value}\nprepserver_ops = {{'filled': filled}}")
+        with PrepClient(SyntheticImages(4, size=8), ops, **options) as client:
+            return torch.cat([images.clone() for images, _ in client])
+
+    with PrepClient(SyntheticImages(8, size=8), ops[:1], **options) as other:
+        file.write_text("def filled(image, rng): return image * 0 + 1\nprepserver_ops = {'filled': filled}")
+        len(other)
+        assert bool((filled(2) == 1).all())
+        (said,) = [text for text in caplog.messages if "plug-in" in text]
+        assert said.startswith(
+            "the code of plug-in edited has changed since the private daemon of this process started"
+        )
+    assert bool((filled(3) == 3).all())
+
+
 def test_a_daemon_with_a_broken_plugin_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_the_kind")
     run = str(tmp_path / "run")
