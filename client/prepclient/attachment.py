@@ -198,9 +198,7 @@ class Attachment:
             self.feed = self._make_feed(start)
         except InvalidSpec as e:
             if e.field == "position" and self.listing is not None:  # the listing is another one, with fewer samples
-                raise self._changed(
-                    self.spec.source.location, f"it had {self.listing.samples} samples, and now {e}"
-                ) from e
+                raise self._changed(self.spec.source.location, f"it had {self.listing.samples} samples; {e}") from e
             raise
         parts: list[Any] = [self.feed]
         self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
