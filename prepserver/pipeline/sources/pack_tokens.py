@@ -9,7 +9,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import NO_LABEL, Array, Kind, Tokens
 from prepserver.pipeline.ops import op_from_wire
 from prepserver.pipeline.ops.tokenize import Tokenize
-from prepserver.pipeline.record import Columns
+from prepserver.pipeline.record import Columns, column_of
 from prepserver.pipeline.source import SourceSpec
 
 BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
@@ -24,8 +24,10 @@ class PackTokens(Composed):
     possible; each part is tokenized by itself. A text that cannot be read is a row of its own, which is a bad sample.
 
     Attributes:
-        source: The texts.
-        tokenize: How they become tokens. If it has `max_tokens`, at most `length`, longer texts lose their end.
+        source: The texts, or the tokens of each.
+        tokenize: How texts become tokens. If it has `max_tokens`, at most `length`, longer texts lose their end. Or the
+            name of a column of tokens, such as ``"input_ids"``: these are packed as they are, and longer ones are cut
+            after each `length` tokens.
         length: Number of tokens in a row, 8 to 16384.
         pad: The number that fills the rest of a row.
         beside: Columns beside the tokens; all three by default. ``positions``, int32: the place of each token in its
@@ -39,39 +41,49 @@ class PackTokens(Composed):
     def __init__(
         self,
         source: SourceSpec,
-        tokenize: Tokenize,
+        tokenize: Tokenize | str,
         length: int,
         pad: int = 0,
         beside: Sequence[str] = tuple(BESIDE),
     ) -> None:
         if isinstance(tokenize, Mapping):
             tokenize = op_from_wire(tokenize)  # type: ignore[assignment]  # checked below
-        if not isinstance(tokenize, Tokenize):
-            raise SpecError("tokenize", tokenize, "must be Tokenize(path)")
+        if not isinstance(tokenize, Tokenize | str):
+            raise SpecError("tokenize", tokenize, "must be Tokenize(path), or the name of a column of tokens")
         length = checks.integer("length", length, 8, checks.MAX_SIDE_PX)
-        if tokenize.max_tokens is not None and tokenize.max_tokens > length:
+        if isinstance(tokenize, Tokenize) and (tokenize.max_tokens or 0) > length:
             raise SpecError("tokenize.max_tokens", tokenize.max_tokens, f"must be at most length = {length}, or None")
         named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}
-        if tokenize.into in BESIDE:
-            raise SpecError("tokenize.into", tokenize.into, "is the name of a column beside the tokens")
         self.tokenize = tokenize
         self.length = length
         self.pad = checks.integer("pad", pad, -(2**63), 2**63 - 1)
         self.beside = tuple(name for name in BESIDE if name in named)
         super().__init__([source])
-        tokenize.after(self.sources[0].columns)
+        if isinstance(tokenize, Tokenize):
+            tokenize.after(self.sources[0].columns)
+        else:
+            column_of(self.sources[0].columns, tokenize, Tokens, "tokens")
+        if self.into in BESIDE:
+            raise SpecError("tokenize.into", self.into, "is the name of a column beside the tokens")
+
+    @property
+    def into(self) -> str:
+        """The column of the tokens in a row."""
+        return self.tokenize if isinstance(self.tokenize, str) else self.tokenize.into
 
     @property
     def columns(self) -> Columns:
         """The tokens, and what was asked for beside them."""
-        made: dict[str, Kind] = {self.tokenize.into: Tokens(self.length, self.pad)}
+        made: dict[str, Kind] = {self.into: Tokens(self.length, self.pad)}
         fills = {"labels": NO_LABEL}  # a row without texts teaches nothing
         return made | {name: Array((self.length,), BESIDE[name], fills.get(name, 0)) for name in self.beside}
 
     def named_paths(self) -> list[tuple[str, str]]:
         """As `SourceSpec.named_paths`."""
-        return [("tokenize", self.tokenize.path)]
+        return [] if isinstance(self.tokenize, str) else [("tokenize", self.tokenize.path)]
 
     def without_paths(self) -> list[tuple[str, Any]]:
+        if isinstance(self.tokenize, str):
+            return super().without_paths()
         own = {name: value for name, value in self.tokenize.to_wire().items() if name != "path"}
         return [(name, own if name == "tokenize" else value) for name, value in super().without_paths()]

@@ -38,7 +38,7 @@ class PackTokensReader(ComposedReader):
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
         info = super().index(cache_dir, report)
-        return replace(info, places=(*info.places, *places([self.spec.tokenize.path])))
+        return replace(info, places=(*info.places, *places([path for _, path in self.spec.named_paths()])))
 
     def map(self, listing: Container) -> _Packing:
         return _Packing(listing)
@@ -47,6 +47,8 @@ class PackTokensReader(ComposedReader):
         return _PackedTexts(self.spec, listing, opened, self.map(listing))
 
     def _read(self) -> bytes:
+        if isinstance(self.spec.tokenize, str):
+            return b""
         path = self.spec.tokenize.path
         try:
             return read_regular_file(os.fsencode(path), roots=self.roots)
@@ -55,7 +57,7 @@ class PackTokensReader(ComposedReader):
 
     def _sections(self, opened: Sequence[Source], progress: Progress) -> dict[str, memoryview]:
         digest = hashlib.sha256(self._content)
-        plan = _Plan(self.spec, opened[0], _tokenizer(self.spec, digest.hexdigest()), progress)
+        plan = _Plan(self.spec.length, opened[0], _texts(self.spec, digest.hexdigest()), progress)
         sizes, pieces = [np.zeros(1, np.uint64)], [np.empty(0, _PIECE)]
         for rows in plan.windows():
             sizes.append(np.array([len(row) for row in rows], np.uint64))
@@ -71,16 +73,53 @@ class PackTokensReader(ComposedReader):
         }
 
 
-def _tokenizer(spec: PackTokens, digest: str) -> tokens.Tokenizer:
-    try:
-        return tokens.tokenizer(spec.tokenize.replaced(code=digest))
-    except BadFile as error:
-        raise SourceError(str(error)) from error
+class _Texts:
+    """Texts, which a tokenizer turns into tokens."""
+
+    def __init__(self, op: Tokenize, digest: str) -> None:
+        self.column, self._op = op.column, op
+        try:
+            self._tokenizer = tokens.tokenizer(op.replaced(code=digest))
+        except BadFile as error:
+            raise SourceError(str(error)) from error
+
+    def tokens(self, texts: Sequence[Any]) -> Sequence[tokens.Tokens]:
+        """Return the tokens of each text; raises `tokens.BadText`."""
+        return self._tokenizer(texts)
+
+    def own(self, begin: int, end: int, whole: int) -> slice:
+        """Return which tokens of a part are kept: the begin and the end token belong to the whole text only."""
+        op = self._op
+        return slice(int(begin > 0 and op.begin is not None), -1 if end < whole and op.end is not None else None)
+
+    def parts(self, index: int, text: Any, count: int, length: int) -> list[Piece]:
+        """Return the parts of a text that is longer than a row; raises `ValueError` or `tokens.BadText`."""
+        parts = list(parts_of(index, text, count, length, lambda part: len(self._tokenizer([part])[0])))
+        return [
+            part._replace(tokens=len(range(part.tokens)[self.own(part.begin, part.end, len(text))])) for part in parts
+        ]
 
 
-def _own(op: Tokenize, begin: int, end: int, whole: int) -> slice:
-    """Return which tokens of a part are kept: the begin and the end token belong to the whole text only."""
-    return slice(int(begin > 0 and op.begin is not None), -1 if end < whole and op.end is not None else None)
+class _Lists:
+    """Tokens that are there already; as `_Texts`, with numbers for characters."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def tokens(self, texts: Sequence[Any]) -> Sequence[tokens.Tokens]:
+        return texts
+
+    def own(self, begin: int, end: int, whole: int) -> slice:
+        return slice(None)
+
+    def parts(self, index: int, text: Any, count: int, length: int) -> list[Piece]:
+        begins = range(0, count, length)
+        return [Piece(index, begin, min(begin + length, count), min(length, count - begin)) for begin in begins]
+
+
+def _texts(spec: PackTokens, digest: str) -> _Texts | _Lists:
+    """Return what the source holds; raises `SourceError` if the tokenizer's file, of this digest, cannot be used."""
+    return _Lists(spec.tokenize) if isinstance(spec.tokenize, str) else _Texts(spec.tokenize, digest)
 
 
 class _Packing(IndexMap):
@@ -106,9 +145,8 @@ class _Packing(IndexMap):
 class _Plan:
     """The packing of a source's texts."""
 
-    def __init__(self, spec: PackTokens, source: Source, tokenizer: tokens.Tokenizer, progress: Progress) -> None:
-        self._op, self._column, self._length = spec.tokenize, spec.tokenize.column, spec.length
-        self._source, self._tokenizer, self._progress = source, tokenizer, progress
+    def __init__(self, length: int, source: Source, texts: _Texts | _Lists, progress: Progress) -> None:
+        self._length, self._source, self._texts, self._progress = length, source, texts, progress
 
     def windows(self) -> Iterator[list[list[Piece]]]:
         for start in range(0, len(self._source), WINDOW):
@@ -119,16 +157,16 @@ class _Plan:
             yield rows_of([piece for piece in pieces if piece.tokens], self._length) + alone
 
     def _counted(self, first: int, stop: int) -> list[Piece]:
-        texts: dict[int, str] = {}
+        texts: dict[int, Any] = {}
         found: list[Piece] = []
         after = min(first + _AT_ONCE, stop)
         for index, record in records(self._source, first, after):
             if record is None:
                 found.append(Piece(index, 0, 0, 0))
-            elif text := record[self._column]:
+            elif len(text := record[self._texts.column]):
                 texts[index] = text
         try:
-            counts = [len(each) for each in self._tokenizer(list(texts.values()))]
+            counts = [len(each) for each in self._texts.tokens(list(texts.values()))]
         except tokens.BadText:
             counts = [self._count_or_none(text) for text in texts.values()]
         for (index, text), count in zip(texts.items(), counts, strict=True):
@@ -136,23 +174,19 @@ class _Plan:
         self._progress.found(after)
         return found
 
-    def _pieces(self, index: int, text: str, count: int) -> list[Piece]:
+    def _pieces(self, index: int, text: Any, count: int) -> list[Piece]:
         if count < 0:
             return [Piece(index, 0, 0, 0)]
         if count <= self._length:
             return [Piece(index, 0, len(text), count)]
         try:
-            parts = list(parts_of(index, text, count, self._length, lambda part: len(self._tokenizer([part])[0])))
+            return self._texts.parts(index, text, count, self._length)
         except (ValueError, tokens.BadText):  # a part that begins inside a word may be unknown to the tokenizer
             return [Piece(index, 0, 0, 0)]
-        return [
-            part._replace(tokens=len(range(part.tokens)[_own(self._op, part.begin, part.end, len(text))]))
-            for part in parts
-        ]
 
-    def _count_or_none(self, text: str) -> int:
+    def _count_or_none(self, text: Any) -> int:
         try:
-            return len(self._tokenizer([text])[0])
+            return len(self._texts.tokens([text])[0])
         except tokens.BadText:
             return -1
 
@@ -163,8 +197,8 @@ class _PackedTexts(ComposedSource):
     def __init__(self, spec: PackTokens, listing: Container, opened: Sequence[Source], packing: _Packing) -> None:
         super().__init__(spec, listing, opened, packing)
         self.computes = True
-        self._spec, self._texts, self._packing = spec, opened[0], packing
-        self._tokenizer = _tokenizer(spec, bytes(listing.section("tokenizer")).hex())
+        self._spec, self._source, self._packing = spec, opened[0], packing
+        self._texts = _texts(spec, bytes(listing.section("tokenizer")).hex())
         self._kinds = {name: kind.stored() for name, kind in spec.columns.items()}
 
     def read(self, index: int) -> Record:
@@ -175,7 +209,7 @@ class _PackedTexts(ComposedSource):
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """As `Source.read_block`: the texts of all rows are tokenised in one call."""
         rows = [self._packing.pieces(index).tolist() for index in indices]
-        texts: list[str] = []
+        texts: list[Any] = []
         wholes: list[int] = []
         for row in rows:
             for number, begin, end in row:
@@ -185,29 +219,28 @@ class _PackedTexts(ComposedSource):
                 wholes.append(len(text))
                 texts.append(text[begin:end])
         try:
-            made = self._tokenizer(texts)
+            made = self._texts.tokens(texts)
         except tokens.BadText as error:
-            raise SampleError(f"{self._spec.tokenize.column}: {error}") from error
+            raise SampleError(f"{self._texts.column}: {error}") from error
         found = zip(made, wholes, strict=True)
         for place, row in enumerate(rows):
             parts = [
-                each[_own(self._spec.tokenize, begin, end, whole)]
+                each[self._texts.own(begin, end, whole)]
                 for (_, begin, end), (each, whole) in zip(row, found, strict=False)  # takes as many as the row has
             ]
             self._lay(parts, {name: array[place] for name, array in into.items()})
         return True
 
-    def _text(self, number: int) -> str:
+    def _text(self, number: int) -> Any:
         try:
-            text: str = self._texts.read(number)[self._spec.tokenize.column]
+            return self._source.read(number)[self._texts.column]
         except SampleError as error:
-            raise SampleError(f"its text {self._texts.name(number)}: {error.reason}") from error
-        return text
+            raise SampleError(f"its text {self._source.name(number)}: {error.reason}") from error
 
-    def _unlisted(self, text: str, number: int) -> SampleError:
-        name = self._texts.name(number)
+    def _unlisted(self, text: Any, number: int) -> SampleError:
+        name = self._source.name(number)
         try:
-            self._tokenizer([text])
+            self._texts.tokens([text])
         except tokens.BadText as error:
             return SampleError(f"its text {name}: {error}")
         return SampleError(
@@ -221,8 +254,8 @@ class _PackedTexts(ComposedSource):
         ends, n = np.cumsum(counts), len(found)
         if n > spec.length:
             raise SampleError(f"its texts have {n} tokens now, more than the {spec.length} of a row: attach again")
-        row[spec.tokenize.into][:n] = found
-        row[spec.tokenize.into][n:] = spec.pad
+        row[spec.into][:n] = found
+        row[spec.into][n:] = spec.pad
         if "positions" in row:
             row["positions"][:n] = np.arange(n) - np.repeat(ends - counts, counts)
             row["positions"][n:] = 0
@@ -236,10 +269,10 @@ class _PackedTexts(ComposedSource):
             labels[n:] = NO_LABEL
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        self._texts.prefetch([number for index in indices for number in self._packing.pieces(index)["text"].tolist()])
+        self._source.prefetch([number for index in indices for number in self._packing.pieces(index)["text"].tolist()])
 
     def stamp(self, index: int) -> int:
-        return hash(tuple(self._texts.stamp(number) for number in self._packing.pieces(index)["text"].tolist()))
+        return hash(tuple(self._source.stamp(number) for number in self._packing.pieces(index)["text"].tolist()))
 
     def label(self, index: int) -> int:
         return 0

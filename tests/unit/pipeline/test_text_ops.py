@@ -11,7 +11,7 @@ from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.pipeline.ops import MaskTokens, PadTokens, Tokenize, Truncate, op_from_wire
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
-from prepserver.pipeline.sources import BucketByLength, PackTokens, TextLines
+from prepserver.pipeline.sources import BucketByLength, Jsonl, PackTokens, TextLines
 from prepserver.pipeline.spec import FILE
 
 LINES = TextLines("/lines.txt")
@@ -56,6 +56,9 @@ def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, 
         (lambda: PackTokens(LINES, Truncate(5), 8), "tokenize"),  # type: ignore[arg-type]
         (lambda: PackTokens(LINES, Tokenize("/a", max_tokens=9), 8), "tokenize.max_tokens"),
         (lambda: PackTokens(LINES, Tokenize("/a", into="labels"), 8), "tokenize.into"),
+        (lambda: PackTokens(LINES, "text", 8), "column"),
+        (lambda: PackTokens(LINES, "nope", 8), "column"),
+        (lambda: PackTokens(Jsonl("/a", {"labels": Tokens()}), "labels", 8), "tokenize.into"),
         (lambda: PackTokens(LINES, Tokenize("/a"), 7), "length"),
         (lambda: PackTokens(LINES, Tokenize("/a"), 8, beside=["words"]), "beside"),
         (lambda: PackTokens(LINES, Tokenize("/a", column="nope"), 8), "column"),
@@ -108,9 +111,14 @@ def test_packed_rows_have_the_columns_that_were_asked_for() -> None:
     assert packed.columns == {
         "tokens": Tokens(8), "positions": Array((8,), "int32"), "labels": Array((8,), "int64"),
     }  # fmt: skip
+    assert isinstance(packed.tokenize, Tokenize)
     assert PackTokens(LINES, packed.tokenize.to_wire(), 8).tokenize == packed.tokenize  # type: ignore[arg-type]
     assert ("tokenize", "/a") in packed.named_paths()
     moved = PackTokens(LINES, Tokenize("/b"), 8, beside=["labels", "positions"])
     assert packed.without_paths() == moved.without_paths()
     assert packed.digest != moved.digest
     assert BucketByLength(LINES).columns == LINES.columns
+    there = [PackTokens(Jsonl(path, {"ids": Tokens()}), "ids", 8, beside=[]) for path in ("/a", "/b")]
+    assert there[0].columns == {"ids": Tokens(8)}
+    assert there[0].without_paths() == there[1].without_paths()
+    assert there[0].named_paths() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Tokenize
-from prepserver.pipeline.sources import BucketByLength, PackTokens, Take, TextLines, source_from_wire
+from prepserver.pipeline.sources import BucketByLength, Jsonl, PackTokens, Take, TextLines, source_from_wire
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.packing import Piece, parts_of, rows_of
 from tests.support import texts
@@ -92,8 +94,30 @@ def test_an_epoch_has_each_token_once_in_rows_that_are_full(tmp_path: Path) -> N
         assert whole[2, *map(texts.WORDS.index, text.split()), 3] >= times
 
 
-def check_layout(record: dict[str, Any], length: int) -> None:
-    tokens, segments, labels = record["tokens"], record["segments"], record["labels"]
+def test_tokens_that_are_there_are_packed_as_they_are(tmp_path: Path) -> None:
+    """Long lists are cut into full rows and a rest, and empty ones are left out. One that is none is a bad row."""
+    length, dice = 16, random.Random(0)
+    given = [list(range(100 * n, 100 * n + dice.randrange(45))) for n in range(60)]
+    lines = [json.dumps({"input_ids": each}) for each in given] + ['{"input_ids": "text"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    spec = PackTokens(Jsonl(tmp_path / "a.jsonl", {"input_ids": kinds.Tokens()}), "input_ids", length)
+    assert source_from_wire(spec.to_wire()) == spec
+    source = opened(spec, tmp_path / "cache")
+    parts: list[tuple[int, ...]] = []
+    for index in range(len(source) - 1):
+        record = source.read(index)
+        check_layout(record, length, "input_ids")
+        ids, segments = record["input_ids"], record["segments"]
+        parts += [tuple(ids[segments == each].tolist()) for each in range(1, segments.max() + 1)]
+    expected = [tuple(each[at : at + length]) for each in given for at in range(0, len(each), length)]
+    assert Counter(parts) == Counter(expected)
+    assert len(source) - 1 < 1.3 * sum(map(len, given)) / length
+    with pytest.raises(SampleError, match=r"a\.jsonl, line 61: its input_ids is 'text', and must be a list"):
+        source.read(len(source) - 1)
+
+
+def check_layout(record: dict[str, Any], length: int, column: str = "tokens") -> None:
+    tokens, segments, labels = record[column], record["segments"], record["labels"]
     n = int((segments > 0).sum())
     assert (tokens[n:] == 0).all()
     assert (segments[n:] == 0).all()
@@ -163,7 +187,8 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
         build_index(PackTokens(lines, op, 8), tmp_path)
     for arguments, said in (
         ((lines, Tokenize("/a", 9), 8), "must be at most length = 8"),
-        ((lines, "/a", 8), r"must be Tokenize\(path\)"),
+        ((lines, 7, 8), r"must be Tokenize\(path\), or the name"),
+            ((lines, "/a", 8), "is no column of tokens here"),
         ((lines, Tokenize("/a", column="b"), 8), "is no column of text"),
         ((lines, op, 4), "must lie between 8 and"),
         ((lines, op, 8, 0, ["mask"]), "must be 'positions' or 'segments' or 'labels'"),
