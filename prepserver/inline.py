@@ -88,12 +88,12 @@ class InlineMaker:
         self._pipeline = pipeline
 
     @staticmethod
-    def verdict(batches: int, images: int, waited_s: float, copied_s: float, own_s: float) -> dict[str, Any]:
+    def verdict(batches: int, images: int, bad: int, waited_s: float, copied_s: float, own_s: float) -> dict[str, Any]:
         """The verdict on a loop with these counts and seconds: see `prepserver.telemetry.verdict`."""
         whole_s = waited_s + copied_s + own_s or 1.0
         facts = Facts(
             span_s=whole_s, batches=batches, images_per_s=images / whole_s, waiting=waited_s / whole_s,
-            copying=copied_s / whole_s, inline=True,
+            copying=copied_s / whole_s, bad=bad / max(1, images), inline=True,
         )  # fmt: skip
         return judge(facts).to_plain()
 

@@ -87,7 +87,8 @@ class InlineFeed(Feed):
     def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
         """See `Feed`."""
         spent_s = [ns / 1e9 for ns in (totals.wait_ns, totals.copy_ns, totals.own_ns)]
-        return {"sharing_factor": 1.0, "verdict": self._maker.verdict(totals.batches, totals.images, *spent_s)}
+        counts = totals.batches, totals.images, totals.bad
+        return {"sharing_factor": 1.0, "verdict": self._maker.verdict(*counts, *spent_s)}
 
     def _fill(self, session: Session) -> None:
         from prepserver import inline

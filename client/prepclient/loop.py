@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -40,11 +40,12 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _warn_of_bad(bad: Bad, totals: Totals) -> None:
+def _warn_of_bad(bad: Sequence[Bad], totals: Totals) -> None:
     """Names a sample that was replaced: the first one, and whenever their number has one more digit."""
+    named = next((each for each in reversed(bad) if each.reason), bad[-1])  # of many, a message names the first only
     log.warning(
-        "%d of %d samples could not be used, and others took their place. The latest is sample %d: %s",
-        totals.bad, totals.images, bad.index, bad.reason,
+        "%d of %d samples could not be used: their rows hold others, or nothing. One of the latest is sample %d: %s",
+        totals.bad, totals.images, named.index, named.reason,
     )  # fmt: skip
 
 
@@ -140,6 +141,7 @@ class Loop:
         self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
         self._left_waits_ns = 0  # how long this thread had waited by then
+        self._left_thread = 0  # which
         self._turns = 0  # how often it took its turn from another loop of the thread; no longer counted at the end
         # where the epoch is read, and how many batches are handed out when it ends; None if `end_epoch` was called
         self._ends: tuple[Session, int] | None = None
@@ -165,7 +167,9 @@ class Loop:
         asked_ns, left_ns = time.monotonic_ns(), self._left_ns
         if not self._first_ns:
             self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
-        others_ns = max(0, _thread.waits_ns - self._left_waits_ns)  # a wait for another client is no computing
+        thread, others_ns = threading.get_ident(), 0
+        if thread == self._left_thread:  # a wait for another client is no computing
+            others_ns = max(0, _thread.waits_ns - self._left_waits_ns)
         step = self._attachment.step()
         _thread.waits_ns += max(0, step.wait_ns)
         self._compare_start()
@@ -181,10 +185,10 @@ class Loop:
         batch = self._form(step)
         if not isinstance(batch, BadSampleError):
             if totals.bad and (not was.bad or len(str(totals.bad)) > len(str(was.bad))):
-                _warn_of_bad(step.bad[-1], totals)
+                _warn_of_bad(step.bad, totals)
             self.headspace.saw(batch, was, totals)  # before the conversion: it copies tensors
             batch = self._convert(batch)
-        self._left_ns, self._left_waits_ns = time.monotonic_ns(), _thread.waits_ns
+        self._left_ns, self._left_waits_ns, self._left_thread = time.monotonic_ns(), _thread.waits_ns, thread
         if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
             self.end_timeline()
         return batch, session, Handed(step.line, totals)

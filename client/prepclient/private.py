@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
+import hashlib
 import logging
 import os
 import shutil
@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,13 +95,17 @@ def running_daemon(workers: int | str | None, plugins: Sequence[str], roots: Seq
     return running
 
 
-def _versions(plugins: Sequence[str]) -> dict[str, int | None]:
-    """When the file of each plug-in's module was written; None if that is not known."""
-    found: dict[str, int | None] = dict.fromkeys(plugins)
-    for name in plugins:
-        with contextlib.suppress(Exception):  # importing a package above it may raise anything; the daemon says why
-            spec = importlib.util.find_spec(name.partition(":")[0])
-            found[name] = os.stat(spec.origin).st_mtime_ns if spec is not None and spec.origin else None
+def _versions(plugins: Sequence[str]) -> dict[str, bytes]:
+    """Digests of the files of the plug-ins' modules, by plug-in; empty where there is none. Nothing is imported."""
+    found: dict[str, bytes] = dict.fromkeys(plugins, b"")
+    for plugin in plugins:
+        name, places, file = "", None, ""
+        for part in plugin.partition(":")[0].split("."):
+            name = f"{name}.{part}" if name else part
+            spec = PathFinder.find_spec(name, places)
+            places, file = (spec.submodule_search_locations, spec.origin or "") if spec is not None else ([], "")
+        with contextlib.suppress(OSError):
+            found[plugin] = hashlib.sha256(Path(file).read_bytes()).digest()
     return found
 
 

@@ -117,7 +117,11 @@ def _warn_of_jax() -> None:
     is_initialized = getattr(distributed, "is_initialized", None)
     if jax is None or is_initialized is None or not is_initialized() or _was_warned.is_set():
         return
-    if (count := jax.process_count()) > 1:
+    try:
+        count = jax.process_count()
+    except Exception:  # noqa: BLE001 - its backend does not start, which is no matter of ours
+        return
+    if count > 1:
         _was_warned.set()
         log.warning(
             "jax.distributed runs %d processes, and each will read all samples. Pass sharding="

@@ -31,7 +31,9 @@ class Attachment:
     since_s: float = field(default_factory=time.monotonic)  # when it attached, monotonic
     copy_ns: int = 0  # total time for which its loop has waited for copies, as the client reports it
     own_ns: int = 0  # total time that its loop took between batches, as the client reports it
-    bad: int = 0  # rows announced to it that hold a replacement, those of its job's other ranks included
+    announced: int = -1  # rows below this position were announced to it; -1 before the first
+    rows: int = 0  # rows that were announced to it since, those of its job's other ranks included
+    bad: int = 0  # those among them that hold a replacement
     # the last announcements to it, and its last reports
     told: deque[Told] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
     heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
@@ -69,7 +71,10 @@ class Attachments(dict[int, Attachment]):
         if attachment.peer.send(Ready(announce.upto, bad)):
             # After the send, because the client waits and the ledger may wake a thread, which needs this interpreter.
             attachment.told.append(Told(now_ns, announce.upto))
-            attachment.bad += len(announce.bad)
+            if 0 <= attachment.announced < announce.upto:
+                attachment.rows += announce.upto - attachment.announced
+                attachment.bad += len(announce.bad)
+            attachment.announced = max(attachment.announced, announce.upto)
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
         else:
             log.warning("job %r has left too many messages unread and must attach again", attachment.attach.job)

@@ -147,7 +147,7 @@ class Watch:
             found["waited", number] = cursor.wait_ns / 1e9
             found["copied", number] = attachment.copy_ns / 1e9
             found["own", number] = attachment.own_ns / 1e9
-            found["bad", number] = attachment.bad / attachment.attach.world_size
+            found["rows", number], found["bad", number] = attachment.rows, attachment.bad
             loop = _of_thread(number, attachment.peer.pid)
             found |= {(f"loop {name}", of): value for (name, of), value in loop.items()}
         self._waits = Counter({key: times for key, times in self._waits.items() if key[0] in self.attachments})
@@ -199,7 +199,6 @@ class Watch:
         if cursor.asked_in_vain:  # it has waited for some seconds, perhaps since it attached
             span_s = max(span_s, time.monotonic() - attachment.since_s)
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
-        images_per_s = per_s(("images", number)) or 0.0
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
         # Remote workers say nothing about this machine's cores.
         seats = self.pool.local_seats
@@ -209,10 +208,10 @@ class Watch:
         return Facts(
             span_s=span_s,
             batches=cursor.batches,
-            images_per_s=images_per_s,
+            images_per_s=per_s(("images", number)) or 0.0,
             waiting=1.0 if cursor.asked_in_vain else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
-            bad=min(1.0, (per_s(("bad", number)) or 0.0) / images_per_s) if images_per_s else 0.0,
+            bad=min(1.0, (per_s(("bad", number)) or 0.0) / max(per_s(("rows", number)) or 0.0, 1e-9)),
             in_epochs=1.0 if cursor.asked_in_vain else min(1.0, whole),
             waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
             workers=len(seats),

@@ -24,7 +24,7 @@ from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
 from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
-from prepserver.pipeline.record import Columns, images, label_of
+from prepserver.pipeline.record import Columns, changed_label, images, label_of
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
@@ -171,6 +171,8 @@ class _Packing:
                 **self._options.transcoder.settings,
                 "shard_bytes": self._options.shard_bytes,
             }
+            if changed := changed_label(self._spec.columns):  # a dataset that 0.2 began has another one in its index
+                plan["label"] = changed[0]
             self._place.settle(plan)
             return open_source(self._spec, index.path)
         except SourceError as error:

@@ -121,6 +121,12 @@ def field_name(column: str, view: int) -> str:
     return f"{column}_{view}" if view else column
 
 
+def changed_label(columns: Columns) -> tuple[str, ...]:
+    """Return what `label_of` returns if it was another column before 0.3, the first `Label`; else nothing."""
+    labels = [name for name, kind in columns.items() if isinstance(kind, Label)]
+    return ("label",) if "label" in labels[1:] else ()
+
+
 def label_of(columns: Columns, default: str = "label") -> str:
     """Return the column that a source's labels are read from: ``label``, else the first `Label`, else `default`."""
     labels = [name for name, kind in columns.items() if isinstance(kind, Label)]

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.composed import Composed, Pattern
-from prepserver.pipeline.record import label_of
+from prepserver.pipeline.record import changed_label, label_of
 from prepserver.plugins import PluginError
 from prepserver.source.cache import ListingCache
 from prepserver.source.container import Container
@@ -77,7 +77,8 @@ class ComposedReader(Reader):
         listed = [infos[each.digest] for each in self.spec.sources]
         self._content = self._read()
         paths = [str(each.path) for each in listed]
-        digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(self._content))
+        changed = changed_label(self.spec.columns)
+        digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(self._content), *changed)
         cache, wanted = ListingCache(cache_dir), {"digest": digest, "paths": paths}
         present = (
             each
@@ -122,7 +123,13 @@ class ComposedReader(Reader):
             "tables": tables,
             "is_numbered": any(numbered),
             "num_classes": max(len(names), *numbers, 0),
-            "content_digest": _digest(_VERSION, self.spec.without_paths(), content, _sha256(*sections.values())),
+            "content_digest": _digest(
+                _VERSION,
+                self.spec.without_paths(),
+                content,
+                _sha256(*sections.values()),
+                *changed_label(self.spec.columns),
+            ),
         }, sections
 
     def _sections(self, opened: Sequence[Source], progress: Progress) -> dict[str, memoryview]:

@@ -164,7 +164,7 @@ class RangesSource(FileTableSource):
             return super().label(index)
         _, _, file, *places = self.entry(index)
         at = 2 * self._columns.index(self._label)
-        return int(self._read(file, self._label, places[at], places[at + 1]))
+        return int(self._read(file, self._label, places[at], places[at + 1], {}))
 
     def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         return super().labels(start, stop) if self._has_label else Source.labels(self, start, stop)
@@ -189,18 +189,21 @@ class RangesSource(FileTableSource):
     def read(self, index: int) -> Record:
         label, _, file, *places = self.entry(index)
         record: dict[str, Any] = {}
+        pieces: dict[tuple[int, int], bytes] = {}  # several columns may be in one
         for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
-            record[column] = self._read(file, column, offset, length)
+            record[column] = self._read(file, column, offset, length, pieces)
         if self._has_label:
             record["label"] = label
         return record
 
-    def _read(self, file: int, column: str, offset: int, length: int) -> Any:
+    def _read(self, file: int, column: str, offset: int, length: int, pieces: dict[tuple[int, int], bytes]) -> Any:
         if offset == MISSING:
             raise SampleError(f"{self._shards.name(file)} has no {column} for it")
         if length > MAX_ENCODED_BYTES:
             raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
-        data = self._shards.read(file, offset, length) if length else b""
+        data = pieces.get((offset, length), b"")
+        if length and not data:
+            data = pieces[offset, length] = self._shards.read(file, offset, length)
         if len(data) != length or not (length or column in self._may_be_empty):
             raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(file)}")
         return self.value(column, data)

@@ -63,7 +63,7 @@ class Shards:
         try:
             descriptor = self._descriptor(shard)
             data = os.pread(descriptor, length, offset)
-            if self._versions is not None:  # after it: what was written before that shows in the time
+            if self._versions is not None or not length:  # after it: what was written before that shows in the time
                 self._compare(shard, os.fstat(descriptor))
         except SampleError:
             raise
@@ -96,8 +96,7 @@ class Shards:
 
     def check(self, shard: int) -> None:
         """Raise as `read` if a shard has changed since it was listed; 2 us."""
-        self.read(shard, 0, 0)  # opens it
-        self._compare(shard, os.fstat(self._open[id(self), shard]))
+        self.read(shard, 0, 0)
 
     def mapped(self, shard: int) -> mmap.mmap:
         """Return a shard as memory, unchanged since it was listed. Raises as `read`.

@@ -74,26 +74,31 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
     return value_of(column, kind, given)
 
 
-def file_value(column: str, kind: Kind, data: bytes, key: str = "") -> Any:
+def file_value(column: str, kind: Kind, data: bytes) -> Any:
     """Return the value that a small file holds: text, a number, a JSON list, or an array as ``numpy.save`` writes it.
 
-    With a `key`, the file is a JSON object, and the value what it has there. A byte order mark belongs to no number.
+    A byte order mark belongs to no number.
 
     Raises:
         SampleError: It holds no value of the kind.
     """
-    is_whole_text = isinstance(kind, Text) and not key
-    if data.startswith(_NPY) and not is_whole_text and not key:
+    if isinstance(kind, Text):
+        return _text(column, data, "")
+    if data.startswith(_NPY):
         return value_of(column, kind, _npy(column, data))
+    return parsed(column, kind, _text(column, data, ", and the file is no .npy file").removeprefix("\ufeff"))
+
+
+def json_of_file(column: str, data: bytes) -> dict[str, Any]:
+    """Return the JSON object that a small file holds; raises `SampleError` if it holds none."""
+    return json_object(_text(column, data, "").removeprefix("\ufeff"), f"the file of its {column}")
+
+
+def _text(column: str, data: bytes, more: str) -> str:
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
-        other = "" if is_whole_text or key else ", and the file is no .npy file"
-        raise SampleError(f"byte {error.start} of its {column} is not UTF-8{other}") from None
-    if is_whole_text:
-        return text
-    text, what = text.removeprefix("\ufeff"), f"the file of its {column}"
-    return value_of(column, kind, at_key(json_object(text, what), key, what)) if key else parsed(column, kind, text)
+        raise SampleError(f"byte {error.start} of its {column} is not UTF-8{more}") from None
 
 
 def _npy(column: str, data: bytes) -> npt.NDArray[Any]:
@@ -109,7 +114,7 @@ def _npy(column: str, data: bytes) -> npt.NDArray[Any]:
         return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if is_fortran else "C")
     except BadArrayError as error:
         raise SampleError(f"its {column} {error}") from None
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, OverflowError, SyntaxError):
         raise SampleError(f"its {column} is damaged: the .npy file does not hold what its header says") from None
 
 

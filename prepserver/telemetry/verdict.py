@@ -72,12 +72,6 @@ def judge(facts: Facts) -> Verdict:
     if facts.images_per_s <= 0 and facts.waiting < 1.0:
         stretch = f"in the last {facts.span_s:.0f} s"
         return Verdict("not enough data", why=f"the job took no batch {stretch}: it evaluates, saves, or has stopped")
-    if facts.bad >= _MANY_BAD:
-        return Verdict(
-            "data-bound", ("bad samples",),
-            f"{_percent(facts.bad)} of the rows hold a replacement, or nothing, because their samples cannot be used",
-            "see why in the job's log, or by `prepserver audit`; on_error='raise' stops at the first one", facts.bad,
-        )  # fmt: skip
     # Rates count the whole span, and so must what can be gained: a loop that is mostly elsewhere gains little.
     facts = replace(facts, waiting=facts.waiting * facts.in_epochs, copying=facts.copying * facts.in_epochs)
     found = []
@@ -88,11 +82,22 @@ def judge(facts: Facts) -> Verdict:
     # A loop that waits for rows needs no core, but one that copies does: without one, every copy is late.
     if facts.loop_starved >= STARVED and 1.0 - facts.waiting >= _SLACK:
         found.append(_starved_loop(facts))
+    found.sort(key=lambda each: -each.lost)
+    if facts.bad >= _MANY_BAD:
+        found.insert(0, _bad_samples(facts))
     if not found:
         return _fine(facts)
-    first, *rest = sorted(found, key=lambda each: -each.lost)
+    first, *rest = found
     also = tuple(each.title for each in rest)
     return Verdict(first.kind, first.causes, first.why, first.next, first.lost, also)
+
+
+def _bad_samples(facts: Facts) -> Verdict:
+    return Verdict(
+        "data-bound", ("bad samples",),
+        f"{_percent(facts.bad)} of the rows hold another sample, or nothing, because their own cannot be used",
+        "see why in the job's log, or by `prepserver audit`; on_error='raise' stops at the first one",
+    )  # fmt: skip
 
 
 def _fine(facts: Facts) -> Verdict:

@@ -1,5 +1,7 @@
 """`Truncate`: a limit on the number of tokens."""
 
+from dataclasses import replace
+
 from prepserver.pipeline import checks
 from prepserver.pipeline.kinds import Tokens
 from prepserver.pipeline.op import Op
@@ -23,5 +25,5 @@ class Truncate(Op):
         self.column = checks.name("column", column)
 
     def after(self, columns: Columns) -> Columns:
-        count = column_of(columns, self.column, Tokens, "tokens").count
-        return {**columns, self.column: Tokens(None if count is None else min(count, self.length))}
+        kind = column_of(columns, self.column, Tokens, "tokens")
+        return {**columns, self.column: replace(kind, count=kind.count and min(kind.count, self.length))}

@@ -57,7 +57,7 @@ class Tar(NamedColumnsSpec):
         super().__init__(image, label, mask, columns, names)
         for column, kind in self.columns.items():
             extensions, key = self.member(column)
-            if not _EXTENSIONS.fullmatch(extensions):
+            if not _EXTENSIONS.fullmatch(extensions) or self.name_of(column).endswith(":"):
                 reason = "must be an extension such as 'txt', several as 'jpg;png', or 'json:key'"
                 raise SpecError("names", self.name_of(column), reason)
             if key and isinstance(kind, Image | Mask | Bytes):

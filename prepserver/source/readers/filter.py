@@ -26,19 +26,18 @@ class FilterReader(PickingReader):
     def pick(self, source: Source, progress: Progress) -> npt.NDArray[Any]:
         numbers = self._numbers(source)
         found = []
-        all_faults: dict[int, str] = {}
+        left_out, why = 0, ""
         for start in range(0, len(source), _AT_ONCE):
             stop = min(start + _AT_ONCE, len(source))
-            labels, faults = _labels(source, start, stop)
+            labels, unread, first = _labels(source, start, stop)
             found.append(np.flatnonzero(np.isin(labels, numbers)) + start)
-            all_faults |= faults
+            left_out, why = left_out + unread, why or first
             progress.found(stop)
         picked = np.concatenate(found)
-        if all_faults:
-            index, reason = next(iter(all_faults.items()))
+        if left_out:
             log.warning(
-                "%s: %d samples have no readable label, and are left out. The first is %s: %s",
-                self.spec.location, len(all_faults), source.name(index), reason,
+                "%s: %d samples have no readable label, and are left out. The first is %s",
+                self.spec.location, left_out, why,
             )  # fmt: skip
         if not len(picked):
             wanted = ", ".join(map(repr, self.spec.labels))
@@ -60,22 +59,22 @@ class FilterReader(PickingReader):
         return numbers
 
 
-def _labels(source: Source, start: int, stop: int) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
-    """Return labels, -1 where there is none that can be read, and the reasons by index.
+def _labels(source: Source, start: int, stop: int) -> tuple[npt.NDArray[np.int64], int, str]:
+    """Return labels, -1 where a sample has none that can be read, the number of these, and why the first has none.
 
     Raises:
-        SourceError: An object on the network cannot be read, which may pass.
+        SourceError: A file or an object cannot be read, which may pass.
     """
     try:
-        return source.labels(start, stop), {}
+        return source.labels(start, stop), 0, ""
     except SampleError:
         pass  # one by one, to find which
-    labels, faults = np.full(stop - start, -1, np.int64), {}
+    labels, unread, why = np.full(stop - start, -1, np.int64), 0, ""
     for index in range(start, stop):
         try:
             labels[index - start] = source.label(index)
-        except RemoteError as error:
-            raise unusable("the sample", source.name(index), error) from error
         except SampleError as error:
-            faults[index] = error.reason
-    return labels, faults
+            if isinstance(error, RemoteError) or isinstance(error.__cause__, OSError):
+                raise unusable("the sample", source.name(index), error) from error
+            unread, why = unread + 1, why or f"{source.name(index)}: {error.reason}"
+    return labels, unread, why

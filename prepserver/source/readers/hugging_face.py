@@ -134,8 +134,12 @@ class HuggingFaceReader(RangesReader):
             if numbers.null_count or str(numbers.type) not in _INTEGERS or min(numbers.to_pylist(), default=0) < 0:
                 found = f"{numbers.type}{f' with {numbers.null_count} nulls' * bool(numbers.null_count)}"
                 raise SourceError(
-                    f"{path}: column {label!r} is {found}; labels must be integers from 0, without nulls. label=None "
-                    "leaves them out"
+                    f"{path}: column {label!r} is {found}; labels must be integers from 0, without nulls. "
+                    + (
+                        "label=None leaves them out"
+                        if self.spec.declared is None
+                        else "Declare it as a Scalar('int64')"
+                    )
                 )
             listed.labels.extend(numbers.to_pylist())
         else:

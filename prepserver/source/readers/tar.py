@@ -20,7 +20,7 @@ from prepserver.source.errors import SourceError, printable
 from prepserver.source.ranges import MISSING, Listed, RangesReader, RangesSource, refuse_compressed
 from prepserver.source.roots import Roots
 from prepserver.source.storage import File
-from prepserver.source.values import file_value
+from prepserver.source.values import at_key, file_value, json_of_file, value_of
 
 _BLOCK = 512
 _LONG_NAME_MOST = 1 << 16
@@ -37,11 +37,18 @@ _FOR_OTHERS = (b"g", b"K")  # global pax header, GNU long link: neither describe
 class TarSource(RangesSource):
     def __init__(self, container: Container, spec: Tar, roots: Roots) -> None:
         super().__init__(container, spec, roots)
+        self._parsed: tuple[bytes, dict[str, Any]] = b"", {}
         self._members = {column: (spec.columns[column], spec.member(column)[1]) for column in self._columns}
 
     def value(self, column: str, data: bytes) -> Any:
         kind, key = self._members[column]
-        return data if isinstance(kind, Image | Mask | Bytes) else file_value(column, kind, data, key)
+        if isinstance(kind, Image | Mask | Bytes):
+            return data
+        if not key:
+            return file_value(column, kind, data)
+        if self._parsed[0] is not data:  # several columns may be keys of one file
+            self._parsed = data, json_of_file(column, data)
+        return value_of(column, kind, at_key(self._parsed[1], key, f"the file of its {column}"))
 
 
 class TarReader(RangesReader):

@@ -106,7 +106,10 @@ def test_every_kind_of_column_is_packed_as_it_is(
             np.testing.assert_array_equal(ours[name], value)
             assert np.ndim(value) == 0 or ours[name].dtype == value.dtype
     wrong = Packed(tmp_path / "out", columns={"caption": kinds.Bytes()})
-    for other, said in ((wrong, "other kinds of caption than .*It has .*caption: Text"), (Packed(tmp_path / "out"), "image")):
+    for other, said in (
+        (wrong, "other kinds of caption than .*It has .*caption: Text"),
+        (Packed(tmp_path / "out"), "image"),
+    ):
         with pytest.raises(SourceError, match=said):
             build_index(other, tmp_path / "cache")
     some = Packed(tmp_path / "out", columns={"second": kinds.Label(), "caption": kinds.Text()})

@@ -36,6 +36,7 @@ from prepserver.pipeline.sources import (
     TextLines,
 )
 from prepserver.source import SourceError, build_index, open_source
+from prepserver.source.readers.packed import PLAN_NAME
 from prepserver.transform import native
 from tests.support.detection import annotation, coco_tree, voc_tree
 from tests.support.photos import jpeg, pixels, saved
@@ -330,6 +331,19 @@ def test_each_of_several_labels_is_kept(names: tuple[str, str], tmp_path: Path) 
     assert [packed.label(n) for n in range(5)] == [line["label" if "label" in names else "country"] for line in lines]
     wanted = Filter(source, [lines[1]["label" if "label" in names else "country"]])
     assert open_source(wanted, build_index(wanted, tmp_path / "cache").path).read(0)["text"] == "1"
+
+
+def test_a_pack_that_had_another_label_is_not_continued(tmp_path: Path) -> None:
+    """0.2 kept the first label in the index; half of the shards would have it, too."""
+    (tmp_path / "a.jsonl").write_text('{"country": 1, "label": 2, "text": "a"}')
+    columns = {"country": kinds.Label(), "label": kinds.Label(), "text": kinds.Text()}
+    do(source := Jsonl(tmp_path / "a.jsonl", columns), tmp_path / "out")
+    plan = tmp_path / "out" / PLAN_NAME
+    found = json.loads(plan.read_text())
+    assert found.pop("label") == "label"
+    plan.write_text(json.dumps(found))
+    with pytest.raises(PackError, match='label was null, is "label"'):
+        do(source, tmp_path / "out")
 
 
 def test_another_kind_than_was_packed_is_named(tmp_path: Path) -> None:

@@ -106,6 +106,11 @@ def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:
         known.with_code({(FILE, "/a.json"): "cd"})
 
 
+def test_rows_without_a_sample_are_padding() -> None:
+    columns = Pipeline.from_ops([PadTokens(6, pad=7), Truncate(3), MaskTokens(1, 9)], 1, {"tokens": Tokens()}).fields
+    assert {each.name: each.kind.blank for each in columns} == {"tokens": 7, "mask": 0, "labels": -100, "index": -1}
+
+
 def test_packed_rows_have_the_columns_that_were_asked_for() -> None:
     packed = PackTokens(LINES, Tokenize("/a"), 8, beside=["labels", "positions"])
     assert packed.columns == {

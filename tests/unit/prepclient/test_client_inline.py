@@ -364,7 +364,7 @@ def test_rows_without_samples_teach_nothing_and_are_named(tmp_path: Path, caplog
     ] * 3
     said = [message for message in caplog.messages if "could not be used" in message]
     assert [message.partition(" samples")[0] for message in said] == ["4 of 4", "12 of 12"]
-    assert "The latest is sample 3: " in said[0]
+    assert "One of the latest is sample 3: " in said[0]
     assert said[0].endswith("its text is 1, and must be text")
 
 

@@ -140,7 +140,7 @@ def test_the_first_step_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             next(batches)
         whole = train.stats()
-    expected = [whole[name] - first[name] for name in ("batches", "images", "wait_s", "copy_s", "own_s")]
+    expected = [whole[name] - first[name] for name in ("batches", "images", "bad_samples", "wait_s", "copy_s", "own_s")]
     assert judged == [pytest.approx(expected)]
     assert expected[:2] == [2, 8]
 

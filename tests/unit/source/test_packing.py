@@ -188,7 +188,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     for arguments, said in (
         ((lines, Tokenize("/a", 9), 8), "must be at most length = 8"),
         ((lines, 7, 8), r"must be Tokenize\(path\), or the name"),
-            ((lines, "/a", 8), "is no column of tokens here"),
+        ((lines, "/a", 8), "is no column of tokens here"),
         ((lines, Tokenize("/a", column="b"), 8), "is no column of text"),
         ((lines, op, 4), "must lie between 8 and"),
         ((lines, op, 8, 0, ["mask"]), "must be 'positions' or 'segments' or 'labels'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -24,6 +25,7 @@ from prepserver.source.patterns import expand
 from prepserver.source.reader import Listing
 from prepserver.source.readers.tar import TarReader
 from prepserver.source.roots import OutsideRootsError, Roots
+from prepserver.source.shards import Shards
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -372,6 +374,7 @@ def test_a_label_in_json_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureF
         (kinds.Array((2,)), "x", npy("<M8[s]", (0,)), "its c has the dtype <M8.s., and must hold numbers"),
         (kinds.Array((2,)), "x", npy("|O", (1,)), "its c holds Python objects or records"),
         (kinds.Array((2,)), "x", npy("garbage", (1,)), "its c is damaged: the .npy file"),
+        (kinds.Array((2,)), "x", npy("<04", (1,)), "its c is damaged: the .npy file"),
         (kinds.Scalar(), "x", b"\x80\x02ctorch", "byte 0 of its c is not UTF-8, and the file is no .npy file"),
         (kinds.Label(), "x", b"1_0", "its c is '1_0', and must be the number of a class"),
         (kinds.Array((3,)), "x", NPY.getvalue(), r"must be numbers of type float32 in the shape \[3\]"),
@@ -390,6 +393,38 @@ def test_a_file_that_holds_something_else_is_bad(
     source, _ = opened(Tar(path, columns={"c": column}, names={"c": name}), tmp_path)
     with pytest.raises(SampleError, match=said):
         source.read(0)
+
+
+def test_a_file_of_several_columns_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.tar", {"a.json": b'{"x": 1, "y": 2}', "b.json": b'{"x": 3, "y": 4}', "b.txt": b"b"})
+    columns = {"x": kinds.Scalar("int64"), "txt": kinds.Text(), "y": kinds.Label(), "json": kinds.Text()}
+    source, _ = opened(Tar(path, columns=columns, names={"x": "json:x", "y": "json:y"}), tmp_path)
+    asked: list[tuple[int, int, int]] = []
+    read = Shards.read
+    monkeypatch.setattr(Shards, "read", lambda *of: asked.append(of[1:]) or read(*of))
+    assert source.read(1) == {"x": 3, "txt": "b", "y": 4, "json": '{"x": 3, "y": 4}'}
+    assert len(asked) == 2
+    assert source.label(0) == 2
+
+
+def test_labels_that_cannot_be_read_just_now_leave_nothing_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing of a Filter is kept, and would lack good samples for good."""
+    path = write(tmp_path / "a.tar", {f"{n}.json": b'{"x": 1}' for n in range(5)})
+    spec = Filter(Tar(path, columns={"label": kinds.Label()}, names={"label": "json:x"}), [1])
+    pread = os.pread
+
+    def failing(descriptor: int, count: int, offset: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path) and offset > 2000:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return pread(descriptor, count, offset)
+
+    os.utime(path, (1, 1))  # so that the tar's own listing is kept
+    build_index(spec.sources[0], tmp_path / "cache")
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(SourceError, match=r"cannot read the sample a\.tar/2: cannot read a\.tar: Stale file handle"):
+        build_index(spec, tmp_path / "cache")
+    monkeypatch.undo()
+    assert build_index(spec, tmp_path / "cache").samples == 5
 
 
 def test_an_extension_that_no_sample_has_is_named(tmp_path: Path) -> None:
@@ -443,6 +478,7 @@ def test_names_that_mean_the_same_are_one_source() -> None:
         ({"image": kinds.Image()}, {"label": "cls"}, "names"),
         ({"a": kinds.Text()}, {"a": "a/b"}, "names"),
         ({"a": kinds.Text()}, {"a": ":x"}, "names"),
+        ({"a": kinds.Text()}, {"a": "json:"}, "names"),
         ({"a": kinds.Text()}, {"a": 3}, "names"),
         ({}, {}, "columns"),
     ],
