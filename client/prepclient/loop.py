@@ -25,8 +25,6 @@ log = logging.getLogger("prepclient")
 
 _inline_is_slow = threading.Event()  # this process was told so; once is enough
 _JUDGE_AFTER_NS = 2_500_000_000  # before that too little is known; epochs may be very short
-
-
 _SIDE_BY_SIDE = 3  # turns that two loops take from each other before they count as one
 
 
@@ -140,8 +138,8 @@ class Loop:
         self._first_ns = 0  # when the loop asked for its first batch
         self._first = Totals()  # totals after that batch, which verdicts leave out: torch may compile for it
         self._left_ns = 0  # when it got its last one; 0 between epochs
-        self._left_waits_ns = 0  # how long this thread had waited by then
-        self._left_thread = 0  # which
+        self._left_waits_ns = 0  # how long its thread had waited by then
+        self._left_thread = 0  # that thread
         self._turns = 0  # how often it took its turn from another loop of the thread; no longer counted at the end
         # where the epoch is read, and how many batches are handed out when it ends; None if `end_epoch` was called
         self._ends: tuple[Session, int] | None = None

@@ -1,4 +1,4 @@
-"""The base of sources of tables: files, and the columns that are read from them."""
+"""The bases of sources whose columns have names in their files: tables, and samples of named parts."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _FOR_OTHERS = (b"g", b"K")  # global pax header, GNU long link: neither describe
 class TarSource(RangesSource):
     def __init__(self, container: Container, spec: Tar, roots: Roots) -> None:
         super().__init__(container, spec, roots)
-        self._parsed: tuple[bytes, dict[str, Any]] = b"", {}
+        self._parsed: tuple[bytes | None, dict[str, Any]] = None, {}  # the last JSON file, and what it holds
         self._members = {column: (spec.columns[column], spec.member(column)[1]) for column in self._columns}
 
     def value(self, column: str, data: bytes) -> Any:

@@ -381,6 +381,7 @@ def test_a_label_in_json_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureF
         (kinds.Array((2,)), "x", b"\x93NUMPYrest", "its c is no .npy file, or damaged"),
         (kinds.Tokens(), "x", b"[1, 0.5]", r"its c is \[1, 0.5\], and must be a list of integers"),
         (kinds.Text(), "x:k", b"{", "the file of its c is not JSON"),
+        (kinds.Text(), "x:k", b"", "the file of its c is not JSON"),
         (kinds.Text(), "x:k", b"[1]", 'the file of its c holds no JSON object, such as {"x": 1}'),
         (kinds.Text(), "x:k.l", b'{"k": 1}', "the file of its c has no 'l'"),
         (kinds.Text(), "x:k", b'{"k": 1}', "its c is 1, and must be text"),
