@@ -22,13 +22,15 @@ from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler, SequentialSampler
 from prepclient.engine import check_device
+from prepclient.epoch import Epoch
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.feed import Feed, ResumePoint, Service
 from prepclient.finish import Finish, looks_of
 from prepclient.form import Fields, Form, OnError, Output, converter
 from prepclient.headspace import Headspace
 from prepclient.joining import Joining
-from prepclient.loop import Epoch, Loop
+from prepclient.loop import Loop
+from prepclient.progress import with_bar
 from prepclient.session import Session
 from prepclient.sharding import Sharding
 from prepclient.spec import Spec, check_cache, make_spec
@@ -408,7 +410,10 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: `epochs` is not a whole number, or is below 1.
         """
-        return self._loop.progress(self.__iter__, integer("epochs", epochs, 1, 2**31))
+        return with_bar(
+            self.__iter__, integer("epochs", epochs, 1, 2**31), lambda: self._loop.totals,
+            lambda: self._attached().line.batches_per_epoch,
+        )  # fmt: skip
 
     @in_turn
     def timeline(self, path: str | os.PathLike[str], steps: int = 200) -> None:
