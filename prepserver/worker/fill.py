@@ -10,23 +10,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prepserver.opfile import BadFile
 from prepserver.order import NO_SAMPLE
-from prepserver.pipeline.record import INDEX
 from prepserver.plugins import PluginError
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError
 from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
-from prepserver.telemetry.page import SEVERAL
 from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, is_shortage
 from prepserver.transform.rows import NextTarget, SampleRows
+from prepserver.worker.at_once import AtOnce, Mark
 from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
+from prepserver.worker.spent import Spent
 from prepserver.worker.streams import Lane, Stream
 
 _log = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ these are bad too, the row is zeros, with `NO_SAMPLE` as label and index."""
 BLOCK_ROWS = 256
 """Most rows that are read at once. While they are copied at once, the statistics page names only the first of their
 samples."""
-
-Mark = Callable[[int, int], None]
 
 
 class LaneError(Exception):
@@ -116,9 +114,6 @@ class _Filler:
         self._unexpected: Counter[int] = Counter()  # unexpected errors at this position, by lane
         self._everywhere = tuple(range(len(lanes)))
         self._mixing = [place for place, lane in enumerate(lanes) if lane.mixers]
-        only_copy = all(lane.only_copies for lane in lanes)
-        self._only_copy = only_copy and not alone
-        self._make_blocks = not (only_copy or alone) and all(lane.takes_blocks for lane in lanes)
         self._bad: list[BadRow] = []
         self._caches = Caching(stream, lanes)
         self._alone = alone
@@ -126,97 +121,19 @@ class _Filler:
         # position, index, and rows that lack all but their images
         self._waiting: list[tuple[int, int, SampleRows]] = []
         self._partners = Partners(stream, lanes, self._caches)
-        self._read_ns = 0
-        self._make_ns = 0
-        self._cpu_ns = [0] * (len(lanes) + 1)  # by lane; the last place belongs to `DECODING`
-        self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
-        for lane in lanes:
-            for maker in lane.makers:
-                maker.ops_ns = [0] * len(maker.ops_ns)
-            for maker, mixer in zip(lane.makers, lane.mixers, strict=False):
-                mixer.parts.ops_ns = mixer.headed.ops_ns = mixer.tail.ops_ns = maker.ops_ns
+        self._spent = Spent(lanes)
+        self._at_once = None if alone else AtOnce(stream, lanes, mark, self._caches, self._spent)
 
     def run(self, position: int, count: int) -> FillResult:
         indices = self._stream.order.indices(position, count)
         for first in range(0, count, BLOCK_ROWS):
             block = indices[first : first + BLOCK_ROWS]
-            is_done = (self._only_copy and self._copy_rows(position + first, block)) or (
-                self._make_blocks and self._make_block(position + first, block)
-            )
-            if not is_done:
+            if self._at_once is None or not self._at_once.make(position + first, block, self._begin):
                 self._make_one_by_one(position + first, block)
+        read_ns, make_ns, spent = self._spent.read_ns, self._spent.make_ns, self._spent
         if self._stream.source.computes:
-            self._read_ns, self._make_ns = 0, self._read_ns + self._make_ns
-        ops_ns = tuple(
-            tuple(map(sum, zip(*(maker.ops_ns for maker in lane.makers), strict=True))) for lane in self._lanes
-        )
-        if len(self._lanes) == 1:
-            return FillResult(self._bad, self._read_ns, self._make_ns, ops_ns=ops_ns)
-        *lanes_ns, shared_ns = self._cpu_ns
-        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(lanes_ns), ops_ns)
-
-    def _is_suspect(self, indices: list[int]) -> bool:
-        """Says whether the rows of a run must not be made at once: a sample is quarantined, or a place has none."""
-        quarantined = [self._stream.quarantined, *(lane.quarantined for lane in self._lanes)]
-        return NO_SAMPLE in indices or not all(each.isdisjoint(indices) for each in quarantined)
-
-    def _copy_rows(self, position: int, indices: list[int]) -> bool:
-        """Reads the rows of a run at once, if that can be done; if it returns False, the rows may hold anything."""
-        if NO_SAMPLE in indices:
-            return False
-        self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
-        if self._is_suspect(indices):
-            return False
-        begun_ns = time.monotonic_ns()
-        try:
-            self._only_copy = all(self._copy_into(lane, position, indices) for lane in self._lanes)
-        except Exception:  # noqa: BLE001 - reading them one by one finds which sample is bad, and why
-            return False
-        finally:
-            self._read_ns += time.monotonic_ns() - begun_ns
-        return self._only_copy
-
-    def _copy_into(self, lane: Lane, position: int, indices: list[int]) -> bool:
-        rows = {field.column: lane.rows.run(field.name, position, len(indices)) for field in lane.copied}
-        there = len(rows[INDEX])
-        rows.pop(INDEX)[:] = indices[:there]
-        if not self._stream.source.read_block(indices[:there], rows):
-            return False
-        return there == len(indices) or self._copy_into(lane, position + there, indices[there:])
-
-    def _make_block(self, position: int, indices: list[int]) -> bool:
-        """Reads the samples of a run and makes all rows at once; if it returns False, the rows may hold anything."""
-        if self._is_suspect(indices):
-            return False
-        begun_ns = read_ns = time.monotonic_ns()
-        try:
-            records = []
-            for p, index in enumerate(indices, position):
-                self._mark(p, index)  # ORDER: it may quarantine samples of this run
-                records.append(self._caches.read(index, self._caches.stamp(index)))
-            read_ns = time.monotonic_ns()
-            # If the worker dies from here on, any of them may be at fault: the rows will be made again one by one.
-            self._mark(position, SEVERAL)
-            if self._is_suspect(indices):
-                return False
-            n = self._stream.order.n
-            keys = [SampleKey(self._stream.seed, p // n, index) for p, index in enumerate(indices, position)]
-            for place, lane in enumerate(self._lanes):
-                self._begin(place)
-                for maker in lane.makers:
-                    outs = [
-                        [lane.rows.row(field.name, position + k) for field in maker.fields] for k in range(len(keys))
-                    ]
-                    maker.make_block(records, keys, outs)
-                for p, (index, record) in enumerate(zip(indices, records, strict=True), position):
-                    self._copy_values(Ready(record, (place,)), p, index, {})
-        except Exception:  # noqa: BLE001 - making them one by one finds which sample is bad, and why
-            return False
-        finally:
-            self._begin(DECODING)
-            self._read_ns += read_ns - begun_ns
-            self._make_ns += time.monotonic_ns() - read_ns
-        return True
+            read_ns, make_ns = 0, read_ns + make_ns
+        return FillResult(self._bad, read_ns, make_ns, spent.shared_ns, spent.lanes_ns, spent.ops_ns)
 
     def _make_one_by_one(self, position: int, indices: list[int]) -> None:
         may_wait = len(self._lanes) == 1 and not self._alone
@@ -258,7 +175,7 @@ class _Filler:
             except Exception:  # noqa: BLE001 - making the row again by itself finds what is wrong
                 pass
             again.append((position, index))
-        self._make_ns += time.monotonic_ns() - begun_ns
+        self._spent.make_ns += time.monotonic_ns() - begun_ns
         for position, index in again:
             self._make_row(position, index, may_wait=False)
         if again:
@@ -315,7 +232,7 @@ class _Filler:
             refused |= self._note_unexpected(e, missing)
         finally:
             read_ns = time.monotonic_ns()
-            self._read_ns += read_ns - begun_ns
+            self._spent.read_ns += read_ns - begun_ns
         try:
             if record is not None:
                 ready += self._caches.keep(index, stamp, record, missing)
@@ -324,28 +241,18 @@ class _Filler:
                 refused |= make(each, SampleKey(self._stream.seed, pass_, index), position)
                 self._copy_values(each, position, index, refused)
         finally:
-            self._clock(DECODING)
-            self._make_ns += time.monotonic_ns() - read_ns
+            self._spent.begin(DECODING)
+            self._spent.make_ns += time.monotonic_ns() - read_ns
         return refused
 
     def _copy_values(self, ready: Ready, position: int, index: int, refused: dict[int, str]) -> None:
         for place in ready.where:
             if place not in refused:
-                lane = self._lanes[place]
-                for field in lane.copied:
-                    value = index if field.column == INDEX else ready.record[field.column]
-                    lane.rows.put(field.name, position, value)
+                self._lanes[place].copy_values(ready.record, position, index)
 
     def _begin(self, place: int) -> None:
-        self._clock(place)
+        self._spent.begin(place)
         self._step(place)
-
-    def _clock(self, place: int) -> None:
-        """Counts CPU time for the lane at `place`, or for all (`DECODING`), from now on; not needed with one lane."""
-        if len(self._lanes) > 1:
-            now_ns = time.thread_time_ns()  # some 0.5 us
-            self._cpu_ns[self._at] += now_ns - self._at_ns
-            self._at, self._at_ns = place, now_ns
 
     def _make_mixed(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         alone = [(place,) for place in ready.where if place in self._mixing]  # other samples enter their rows

@@ -14,8 +14,8 @@ from prepserver.cache.store import Store
 from prepserver.order import NO_SAMPLE, Order
 from prepserver.pipeline.caching import Head, head_of
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import RowField
-from prepserver.source import Source
+from prepserver.pipeline.record import INDEX, RowField
+from prepserver.source import Record, Source
 from prepserver.transform import HeadMaker, RowMaker, SampleKey, row_makers
 from prepserver.transform.mixing import Mixer, mixers
 
@@ -64,6 +64,11 @@ class Lane(NamedTuple):
         copied = [field for field in pipeline.fields if field.name not in made]
         tails = row_makers(pipeline, head.count)
         return cls(makers, copied, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
+
+    def copy_values(self, record: Record, position: int, index: int) -> None:
+        """Copies what no op makes from a sample's record into its row."""
+        for field in self.copied:
+            self.rows.put(field.name, position, index if field.column == INDEX else record[field.column])
 
     @property
     def head_maker(self) -> HeadMaker:
