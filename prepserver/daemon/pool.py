@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prepserver.config import ConfigError, Settings
 from prepserver.daemon import awake
 from prepserver.daemon.driver import Driver
-from prepserver.daemon.engine import Engine, backoff_s
+from prepserver.daemon.engine import Engine
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.poll import Poll
+from prepserver.daemon.seat import Seat, in_words, strikes_of, suspect_of
 from prepserver.memory.budget import worker_bytes
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.events import WorkerLost, WorkerUp
 from prepserver.schedule.records import Suspect
-from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
-from prepserver.telemetry.page import NO_LANE, SEVERAL, WorkerStats
+from prepserver.schedule.strikes import CRASH_STRIKES
 from prepserver.worker import launch
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child
@@ -37,29 +36,11 @@ from prepserver.worker.launch import START_TIMEOUT_S
 
 log = logging.getLogger(__name__)
 
-_HEALTHY_S = 60.0  # a worker that lives this long, fills a chunk, or dies in a lane's ops, resets the backoff
 _REAP_S = 2.0  # a killed process that has not ended after this waits in the kernel
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
 class PluginsChanged(Exception):
     """The code of plug-ins has changed since the daemon started, so rows of two versions would mix."""
-
-
-@dataclass(slots=True)
-class Seat:
-    """One of the pool's places, and the worker in it, which `engine` gives."""
-
-    number: int
-    engine: Engine
-    child: Child | None = None
-    since_s: float = 0.0  # when the worker was asked for
-    failures: int = 0  # workers in a row that could not be started or died young
-    due_s: float = 0.0  # when the next worker may be asked for
-    killed_s: float | None = None  # when the worker was killed
-    blameless: bool = False  # whether it was killed, or ended to be replaced, by no fault of its own
-    restarts: int = 0
-    retires: bool = False  # whether the seat goes with its worker
 
 
 class WorkerPool:
@@ -325,16 +306,12 @@ class WorkerPool:
 
     def _fill(self, seat: Seat) -> None:
         try:
-            seat.child = seat.engine.process.spawn("worker", seat.number)
+            child = seat.engine.process.spawn("worker", seat.number)
         except launch.ZygoteError as e:
-            seat.failures += 1
-            wait_s = backoff_s(seat.failures)
+            wait_s = seat.failed_to_start(awake.now_s())
             log.error("cannot start worker %d: %s. Trying again in %.1f s", seat.number, e, wait_s)
-            seat.due_s = awake.now_s() + wait_s
             return
-        seat.since_s = awake.now_s()
-        seat.killed_s = None
-        seat.blameless = False
+        seat.took(child, awake.now_s())
 
     def _spawned(self, child: Child) -> None:
         seat = self._seat_of(child)
@@ -383,12 +360,12 @@ class WorkerPool:
             seat.restarts -= 1  # the status counts no planned replacement
             self._vacate(seat, None, 0, stuck=False)
             return
-        suspect = _suspect(stats)
+        suspect = suspect_of(stats)
         strikes = CRASH_STRIKES if seat.killed_s is not None else strikes_of(status)
         level = logging.DEBUG if seat.retires and seat.blameless else logging.WARNING
         log.log(
             level, "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
-            f", at {_words(suspect)}" if suspect is not None else "",
+            f", at {in_words(suspect)}" if suspect is not None else "",
             " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
         self._vacate(seat, suspect, strikes, stuck=False)
@@ -400,11 +377,7 @@ class WorkerPool:
             suspect, strikes = None, 0
         else:
             self.died += 1
-            young = died_young(now_s - seat.since_s, child.page.read().tasks, suspect)
-            seat.failures = seat.failures + 1 if young else 0
-        seat.due_s = now_s + (0.0 if seat.failures <= 1 else backoff_s(seat.failures - 1))
-        seat.child = None
-        seat.restarts += 1
+        seat.lost(now_s, child.page.read().tasks, suspect)
         if self._up.pop(child.ticket, None) is not None:
             self._driver.happened(WorkerLost(child.ticket, suspect, strikes, stuck))
         self._poll.forget(child.fileno())
@@ -430,14 +403,14 @@ class WorkerPool:
                     "Another worker replaces it; rows that it may still write are not used",
                     child.number, child.pid,
                 )  # fmt: skip
-                self._vacate(seat, _suspect(child.page.read()), CRASH_STRIKES, stuck=True)
+                self._vacate(seat, suspect_of(child.page.read()), CRASH_STRIKES, stuck=True)
             return
         stats = child.page.read()
-        suspect = _suspect(stats)
+        suspect = suspect_of(stats)
         if suspect is not None and awake.since_s(stats.started_ns / 1e9) > self._settings.sample_timeout_s:
             log.warning(
                 "killed worker %d: it was at %s for more than sample_timeout_s = %g s",
-                child.number, _words(suspect), self._settings.sample_timeout_s,
+                child.number, in_words(suspect), self._settings.sample_timeout_s,
             )  # fmt: skip
             self._kill(child)
 
@@ -464,31 +437,3 @@ class WorkerPool:
         except ChannelClosed:
             return  # its end is an event of its own
         self._poll.watch_writing(child.fileno(), child.blocked)
-
-
-def _suspect(stats: WorkerStats) -> Suspect | None:
-    index = None if stats.index == SEVERAL else stats.index
-    return Suspect(index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
-
-
-def strikes_of(status: int | None) -> int:
-    """Strikes against the sample at which a worker ended with this status of an `Exited` message.
-
-    A kill from outside gives a worker no exit status. If there is one, it came from code that ran for the sample.
-    """
-    crashed = status is not None and (status >= 0 or -status in _CRASHES)
-    return CRASH_STRIKES if crashed else KILL_STRIKES
-
-
-def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:
-    """Whether a worker died so early that it may be unable to work at all; its replacement should then wait.
-
-    A death in a lane's ops does not count: a lane has few tries, and other lanes must not wait for them.
-    """
-    in_ops = suspect is not None and suspect.lane is not None
-    return not (in_ops or lived_s > _HEALTHY_S or tasks > 0)
-
-
-def _words(suspect: Suspect) -> str:
-    what = "one of several samples" if suspect.index is None else f"sample {suspect.index}"
-    return what + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from prepserver.daemon.attachments import Attachment
-from prepserver.daemon.pool import Seat
 from prepserver.daemon.rings import Rings
+from prepserver.daemon.seat import Seat
 from prepserver.daemon.watch import Watch, ring_fill, waits_for
 from prepserver.schedule.pace import is_apart
 from prepserver.schedule.records import Spent

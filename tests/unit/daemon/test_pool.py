@@ -11,7 +11,8 @@ import pytest
 
 from prepserver.config import Settings
 from prepserver.daemon.poll import Poll
-from prepserver.daemon.pool import PluginsChanged, WorkerPool, died_young, strikes_of
+from prepserver.daemon.pool import PluginsChanged, WorkerPool
+from prepserver.daemon.seat import died_young, strikes_of
 from prepserver.protocol import work
 from prepserver.schedule.records import Suspect
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
