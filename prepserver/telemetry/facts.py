@@ -15,6 +15,7 @@ NOTICED = 0.05
 
 BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
 STARVED = 0.25  # a thread that has no core for this fraction of the time, while it could run, is a finding
+SLACK = 0.5  # less than this fraction of the workers' time, or of a core's, leaves room
 WAITS = 0.2  # a busy worker that needs a core for less of its time mostly waits for something else
 DYING = 3  # so many workers' deaths are no coincidence; one sample is quarantined after two or three
 _OFTEN = 0.25

@@ -12,8 +12,8 @@ import pytest
 
 from prepserver.cli import exits, main
 from prepserver.cli.run_page import data_of, page
+from prepserver.telemetry.finding import Verdict
 from prepserver.telemetry.history import History, Slice, Track, figures
-from prepserver.telemetry.verdict import Verdict
 
 HOSTILE = '</script><script>alert("x")</script><img src=https://evil.example/>'
 SLOW = Verdict("data-bound", ("op blur",), "the loop waits 61 % of its time", "start 3 more workers", 0.6, ("copy",))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from prepserver.cli.top import View, screen
-from prepserver.telemetry.verdict import Verdict
+from prepserver.telemetry.finding import Verdict
 from tests.unit.cli.test_status import state
 
 SLOW = Verdict(

@@ -38,7 +38,7 @@ from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.telemetry import verdict
+from prepserver.telemetry import slow_rows
 from prepserver.transform.stage import Draws
 from tests.support.device_client import DeviceClient
 from tests.support.oracle import torchvision
@@ -412,4 +412,4 @@ def test_a_row_without_a_sample_has_no_class() -> None:
 
 def test_a_verdict_sends_only_such_ops_to_the_gpu() -> None:
     both = {op.__name__ for op in DEVICE_OPS} & OPS.keys()
-    assert both - {"RandomChoice"} | {"ToLayout"} == verdict._ON_DEVICE
+    assert both - {"RandomChoice"} | {"ToLayout"} == slow_rows._ON_DEVICE

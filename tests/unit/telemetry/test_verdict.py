@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.telemetry.facts import NOTICED, Facts, FullCache
-from prepserver.telemetry.verdict import FINE, LEAST_BATCHES, LEAST_S, judge
+from prepserver.telemetry.finding import FINE
+from prepserver.telemetry.verdict import LEAST_BATCHES, LEAST_S, judge
 
 HEALTHY = Facts(
     span_s=10.0,
