@@ -20,6 +20,7 @@ from prepserver.pipeline.kinds import (
     Boxes,
     Bytes,
     Image,
+    Json,
     Keypoints,
     Kind,
     Label,
@@ -44,7 +45,8 @@ _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 
 KINDS: dict[str, type[Kind]] = {
-    kind.__name__: kind for kind in (Image, Mask, Boxes, PerBox, Keypoints, Label, Scalar, Array, Text, Bytes, Tokens)
+    kind.__name__: kind
+    for kind in (Image, Mask, Boxes, PerBox, Keypoints, Label, Scalar, Array, Text, Json, Bytes, Tokens)
 }
 """The kinds that a column can be declared to have, by name."""
 

@@ -263,6 +263,15 @@ class Text(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Json(Text):
+    """A JSON value of any form, such as the messages of a chat, as its text."""
+
+    _remedy: ClassVar[str] = (
+        "a JSON value has no fixed size: a PluginOp with returns= makes something of it, or leave the column out"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Bytes(Kind):
     """Bytes of any length, opaque to prepserver."""
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from prepserver.pipeline.declared import DeclaredColumns, declared_columns
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute, absolute_all
 
@@ -42,7 +42,7 @@ def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], so
     """Return declared columns; raises `SpecError` if the `source` of this name gives none of a column's kind."""
     declared = declared_columns(columns)
     for name, kind in declared.items():
-        if not isinstance(kind, kinds):
+        if type(kind) not in kinds:
             known = ", ".join(each.__name__ for each in kinds)
             raise SpecError(f"columns.{name}", kind, f"{source} gives columns of the kinds {known}")
     return declared
@@ -72,7 +72,7 @@ class NamedColumnsSpec(SourceSpec):
         SpecError: As `TableSpec`.
     """
 
-    kinds = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
+    kinds: ClassVar[tuple[type[Kind], ...]] = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
 
     def __init__(
         self, image: str, label: str | None, mask: str | None, columns: DeclaredColumns | None, names: Names
@@ -106,7 +106,7 @@ class TextTableSpec(TableSpec):
     """A table as text. Its images are files below the folder `root`; None for the folder of the table's file."""
 
     paths = ("path", "root")
-    kinds = (Text, Scalar, Label, Array, Tokens, Image, Mask)
+    kinds = (Text, Json, Scalar, Label, Array, Tokens, Image, Mask)
 
     def __init__(
         self, path: Paths, columns: DeclaredColumns, names: Names = None, root: str | PathLike | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Text, Tokens
 from prepserver.source.errors import SampleError
 from prepserver.source.samples import MAX_ENCODED_BYTES
 from prepserver.source.values import value_of
@@ -23,7 +23,7 @@ class Values:
     def value(self, row: int) -> Any:
         """Return the value of a row; raises `SampleError` if it has none, or it is not of the kind."""
         found = self._array[row]
-        if not found.is_valid:
+        if not found.is_valid and not isinstance(self._kind, Json):
             raise SampleError(f"its {self._column} is null")
         if isinstance(self._kind, Image | Mask | Bytes):
             found = getattr(found, "value", found)  # a dictionary's scalar holds it

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.errors import SourceError, library
 
@@ -14,6 +14,9 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBL
 _DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _WITH_THEM = {*_DICTIONARIES, "PLAIN", "RLE", "BIT_PACKED"}
 """Encodings of columns that pyarrow can read as dictionaries."""
+
+
+_JSON = ("string", "large_string", "bool", "halffloat", "float", "double", "null")
 
 
 def pyarrow_for(path: str) -> tuple[Any, Any]:
@@ -72,6 +75,8 @@ def repeated(meta: Any, leaves: Sequence[str], most_bytes: int) -> list[str]:
 
 
 def _fits(kind: Kind, found: Any) -> bool:
+    if isinstance(kind, Json):
+        return _is_json(found)
     if isinstance(kind, Text):
         return str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
     if isinstance(kind, Image | Mask | Bytes):
@@ -88,6 +93,15 @@ def _fits(kind: Kind, found: Any) -> bool:
             found = found.value_type
     floats = isinstance(kind, Array | Scalar) and kind.dtype.startswith("float")
     return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))
+
+
+def _is_json(found: Any) -> bool:
+    """Whether JSON has a form for all values of a type."""
+    if hasattr(found, "get_field_index"):
+        return all(_is_json(field.type) for field in found)
+    if hasattr(found, "value_type"):
+        return _is_json(found.value_type)
+    return str(found).startswith(("int", "uint")) or str(found) in _JSON
 
 
 def class_names(schema: Any, spec: Parquet) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.arrayfile import BadArrayError, npy_header
-from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Json, Kind, Label, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
@@ -19,17 +19,26 @@ _NPY = b"\x93NUMPY"
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
-    """Return a given value as rows hold it: a str for `Text`, else an array of the kind's type.
+    """Return a given value as rows hold it: a str for `Text` and `Json`, else an array of the kind's type.
 
     Lists are taken as arrays. Floats may lose precision, and may be nan or inf. Integers must fit exactly.
 
     Raises:
         SampleError: The value is not of that kind.
     """
+    if isinstance(kind, Json):
+        try:
+            return json.dumps(given)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SampleError(f"its {column} cannot be written as JSON: {error}") from None
     if isinstance(kind, Text):
         if isinstance(given, str):
             return given
         raise _wrong(column, kind, given)
+    return _numbers(column, kind, given)
+
+
+def _numbers(column: str, kind: Kind, given: Any) -> Any:
     if type(given) is int and isinstance(kind, Label) and 0 <= given < _LABELS:  # most are: numpy takes 20 us
         return np.int64(given)
     dtype = np.dtype("int64" if isinstance(kind, Label | Tokens) else kind.dtype)  # type: ignore[attr-defined]
@@ -57,11 +66,11 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
 
 
 def parsed(column: str, kind: Kind, cell: str) -> Any:
-    """Return the value of a cell: text, a number, or a JSON list; raises `SampleError` if it is not of the kind."""
-    if isinstance(kind, Text):
+    """Return the value of a cell: text, a number, or JSON; raises `SampleError` if it is not of the kind."""
+    if isinstance(kind, Text) and not isinstance(kind, Json):
         return cell
     try:
-        if isinstance(kind, Array | Tokens):
+        if isinstance(kind, Array | Tokens | Json):
             given = json.loads(cell)
         elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
             raise ValueError
@@ -75,14 +84,14 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
 
 
 def file_value(column: str, kind: Kind, data: bytes) -> Any:
-    """Return the value that a small file holds: text, a number, a JSON list, or an array as ``numpy.save`` writes it.
+    """Return the value that a small file holds: text, a number, JSON, or an array as ``numpy.save`` writes it.
 
     A byte order mark belongs to no number.
 
     Raises:
         SampleError: It holds no value of the kind.
     """
-    if isinstance(kind, Text):
+    if isinstance(kind, Text) and not isinstance(kind, Json):
         return _text(column, data, "")
     if data.startswith(_NPY):
         return value_of(column, kind, _npy(column, data))
@@ -141,6 +150,8 @@ def at_key(found: Any, name: str, what: str) -> Any:
 
 def _wrong(column: str, kind: Kind, given: Any) -> SampleError:
     match kind:
+        case Json():
+            wanted = "JSON"
         case Text():
             wanted = "text"
         case Label():

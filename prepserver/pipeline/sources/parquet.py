@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.table import Names, Paths, TableSpec
 
 
@@ -20,11 +20,12 @@ class Parquet(TableSpec):
             and `columns`, the columns of Hugging Face's datasets are read: ``image.bytes`` and ``label``.
         label: The column of class numbers, for a column ``label``.
         columns: Further columns: a map of names to kinds. An `Image` or `Mask` is an encoded file as bytes, an `Array`
-            or `Tokens` a list. Numeric columns that have one size in all rows are read fastest.
+            or `Tokens` a list, a `Json` a struct or list of any form. Numeric columns that have one size in all rows
+            are read fastest.
         names: Names of columns that are called otherwise in the files; dots lead into structs.
     """
 
-    kinds = (Text, Scalar, Label, Array, Tokens, Image, Mask, Bytes)
+    kinds = (Text, Json, Scalar, Label, Array, Tokens, Image, Mask, Bytes)
 
     def __init__(
         self,

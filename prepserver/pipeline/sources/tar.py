@@ -4,7 +4,7 @@ import re
 
 from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Bytes, Image, Mask
+from prepserver.pipeline.kinds import Bytes, Image, Json, Mask
 from prepserver.pipeline.source import PathLike, absolute
 from prepserver.pipeline.table import NamedColumnsSpec, Names
 
@@ -31,12 +31,13 @@ class Tar(NamedColumnsSpec):
         mask: Extension of a mask, such as ``seg.png``, for a column ``mask``; None for no such column.
         columns: All columns to read, a map of names to kinds, instead of image, mask and label. An `Image`, `Mask` or
             `Bytes` is a file as it is, a `Text` a file in UTF-8, a `Label` or `Scalar` a number as text, an `Array` or
-            `Tokens` a .npy file or a JSON list.
+            `Tokens` a .npy file or a JSON list, a `Json` a JSON file.
         names: Extensions of columns that are called otherwise in the shards. ``"json:score"`` is a key of a JSON file;
             dots lead into objects. Without a name, ``image``, ``label`` and ``mask`` have the extensions above.
     """
 
     paths = ("shards",)
+    kinds = (*NamedColumnsSpec.kinds, Json)
 
     def __init__(
         self,

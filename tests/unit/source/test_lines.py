@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources import Csv, Jsonl, TextLines, source_from_wire
 from prepserver.source import (
     OutsideRootsError,
@@ -192,6 +192,26 @@ def test_columns_have_their_kinds(form: str, tmp_path: Path) -> None:
     assert dtypes == {"x": "float32", "label": "int64", "v": "uint8", "k": "int64"}
     assert {name: value if name == "t" else value.tolist() for name, value in record.items()} == GOOD
     assert opened(spec, tmp_path)[0].label(0) == 3
+
+
+JSON = [[{"role": "user", "content": "Grüße \ud800"}], {"a": {"b": [1.5, None]}}, "text", 7, True, None]
+
+
+def test_a_json_value_of_any_form_is_text(tmp_path: Path) -> None:
+    columns = {"m": Json()}
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"m": value}) for value in JSON))
+    quoted = (json.dumps(value).replace('"', '""') for value in JSON)
+    (tmp_path / "a.csv").write_text("m\n" + "\n".join(f'"{each}"' for each in quoted) + "\n{\n")
+    (tmp_path / "deep.jsonl").write_text('{"o": {"m": [1]}}')
+    for spec in (Jsonl(tmp_path / "a.jsonl", columns), Csv(tmp_path / "a.csv", columns)):
+        assert source_from_wire(spec.to_wire()) == spec
+        source, _ = opened(spec, tmp_path)
+        texts = [source.read(index)["m"] for index in range(len(JSON))]
+        assert [json.loads(text) for text in texts] == JSON
+        assert all(text.isascii() for text in texts), "any text can be stored"
+    with pytest.raises(SampleError, match=r"its m is '\{', and must be JSON"):
+        source.read(len(JSON))
+    assert records(Jsonl(tmp_path / "deep.jsonl", columns, {"m": "o.m"}), tmp_path) == [{"m": "[1]"}]
 
 
 @pytest.mark.parametrize(

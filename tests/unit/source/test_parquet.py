@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources import Parquet
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.readers import parquet
@@ -99,6 +99,31 @@ def test_columns_have_their_kinds(kind: Kind, values: pa.Array, expected: list[A
         else:
             dtype = "int64" if isinstance(kind, Label | Tokens) else kind.dtype  # type: ignore[attr-defined]
             np.testing.assert_array_equal(found, np.array(value, dtype), strict=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[{"role": "user", "content": "ä"}, {"role": "assistant", "content": None}], [], None],
+        [{"a": {"b": [1.5, 2.0]}}, {"a": {"b": None}}],
+        [["one", "two"], ["three"]],
+        [True, None],
+    ],
+    ids=str,
+)
+def test_a_value_of_any_form_is_json(values: list[Any], tmp_path: Path) -> None:
+    rows = pa.array(values)
+    source = one(tmp_path, Json(), pa.concat_arrays([rows, rows]).slice(1), row_group_size=2)
+    found = [json.loads(source.read(index)["x"]) for index in range(len(source))]
+    assert found == rows.to_pylist()[1:] + rows.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "values", [pa.array([[b"a"]]), pa.array([1], pa.timestamp("s")), pa.array([{"a": b"b"}])], ids=str
+)
+def test_what_json_cannot_hold_is_refused(values: pa.Array, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"column 'x' is .*, which cannot be read as Json"):
+        one(tmp_path, Json(), values)
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,13 @@ def test_columns_are_files_by_extension_and_keys_of_json(tmp_path: Path) -> None
     assert [captions.read(index) for index in range(2)] == [{"txt": RICH["a.txt"].decode()}, {"txt": ""}]
 
 
+def test_a_json_file_and_a_key_of_one_are_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {"a.json": b'\xef\xbb\xbf{"turns": [{"role": "user"}]}'})
+    columns = {"json": kinds.Json(), "turns": kinds.Json()}
+    source, _ = opened(Tar(path, columns=columns, names={"turns": "json:turns"}), tmp_path)
+    assert source.read(0) == {"json": '{"turns": [{"role": "user"}]}', "turns": '[{"role": "user"}]'}
+
+
 def test_a_label_in_json_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a.tar", {"a.json": b'{"x": 5}', "b.json": b'{"x": 2}'})
     for name in ("label", "other"):
@@ -380,6 +387,8 @@ def test_a_label_in_json_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureF
         (kinds.Array((3,)), "x", NPY.getvalue(), r"must be numbers of type float32 in the shape \[3\]"),
         (kinds.Array((2,)), "x", b"\x93NUMPYrest", "its c is no .npy file, or damaged"),
         (kinds.Tokens(), "x", b"[1, 0.5]", r"its c is \[1, 0.5\], and must be a list of integers"),
+        (kinds.Json(), "x", b"{", "its c is '{', and must be JSON"),
+        (kinds.Json(), "x", b"", "its c is '', and must be JSON"),
         (kinds.Text(), "x:k", b"{", "the file of its c is not JSON"),
         (kinds.Text(), "x:k", b"", "the file of its c is not JSON"),
         (kinds.Text(), "x:k", b"[1]", 'the file of its c holds no JSON object, such as {"x": 1}'),
