@@ -295,7 +295,10 @@ def _read(source: Source, sample: int, columns: Columns) -> list[bytes]:
         raise UnreadableError(f"cannot read the file: {error.strerror or error}") from error
     except PluginError as error:
         raise UnreadableError(str(error)) from error
-    return [to_bytes(record[name], kind) for name, kind in columns.items()]
+    try:
+        return [to_bytes(record[name], kind) for name, kind in columns.items()]
+    except UnicodeEncodeError as error:
+        raise UnreadableError(f"character {error.start} of a text is half of a surrogate pair") from error
 
 
 def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:

@@ -19,7 +19,11 @@ _DTYPES = {dtype.str.encode(): dtype for dtype in (np.dtype(name).newbyteorder("
 
 
 def to_bytes(value: Any, kind: kinds.Kind) -> bytes:
-    """Return the bytes of a value of a record: pixels become a PNG, and the size of their plane follows boxes."""
+    """Return the bytes of a value of a record: pixels become a PNG, and the size of their plane follows boxes.
+
+    Raises:
+        UnicodeEncodeError: A text holds half of a surrogate pair, as JSON may.
+    """
     value, *size = value if isinstance(value, tuple) else (value,)
     if isinstance(value, bytes):
         return value

@@ -206,3 +206,17 @@ def test_without_a_lossless_way_it_says_that_it_encodes_again(
 def test_where_stderr_is_no_terminal_there_is_no_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(PHOTOS, str(tmp_path / "out")) == exits.OK
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_json_is_packed_and_half_a_character_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"t": "\u00e4", "m": [{"a": None}]}, {"t": "x\ud800", "m": 1}, {"t": "", "m": "\ud800"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    written = f'Jsonl("{tmp_path}/a.jsonl", {{"t": kinds.Text(), "m": kinds.Json()}})'
+    assert run(written, str(tmp_path / "out")) == exits.FAILED
+    assert "a.jsonl, line 2: character 1 of a text is half of a surrogate pair" in capsys.readouterr().err
+    assert run(written, str(tmp_path / "out"), "--on-error", "skip", "--json") == exits.OK
+    packed = source_from(json.loads(capsys.readouterr().out)["use"])
+    assert packed is not None
+    source = open_source(packed, build_index(packed, tmp_path / "cache").path)
+    found = [source.read(index) for index in range(2)]
+    assert [{"t": each["t"], "m": json.loads(each["m"])} for each in found] == [rows[0], rows[2]]
