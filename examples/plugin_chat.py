@@ -22,13 +22,15 @@ ROLES = {"user": 256, "assistant": 257}  # the other tokens are bytes
 PAD, NOT_LEARNED = 258, -100
 
 
-def chat(text: str, rng: Any, learned: bool) -> list[int]:
-    """Returns the tokens of a chat; if `learned`, with `NOT_LEARNED` in place of what the user says."""
+def chat(values: dict[str, str], rng: Any) -> dict[str, list[int]]:
+    """Returns the tokens of a chat, and labels with `NOT_LEARNED` in place of what the user says."""
     tokens: list[int] = []
-    for message in json.loads(text):
+    labels: list[int] = []
+    for message in json.loads(values["messages"]):
         said = [ROLES[message["role"]], *message["content"].encode()]
-        tokens += [NOT_LEARNED] * len(said) if learned and message["role"] == "user" else said
-    return tokens
+        tokens += said
+        labels += [NOT_LEARNED] * len(said) if message["role"] == "user" else said
+    return {"tokens": tokens, "labels": labels}
 
 
 def write_data(path: Path) -> None:
@@ -41,16 +43,15 @@ def write_data(path: Path) -> None:
 
 def main() -> None:
     """Two epochs."""
-    # One column of the file, read twice.
-    names, ops = {"tokens": "messages", "labels": "messages"}, []
-    for column, pad in (("tokens", PAD), ("labels", NOT_LEARNED)):
-        ops.append(PluginOp("chat", column=column, returns=kinds.Tokens(), learned=column == "labels"))
-        ops.append(PadTokens(32, pad=pad, column=column, mask=None))
+    ops = [
+        PluginOp("chat", column="messages", returns={"tokens": kinds.Tokens(), "labels": kinds.Tokens()}),
+        PadTokens(32, pad=PAD, mask=None), PadTokens(32, pad=NOT_LEARNED, column="labels", mask=None),
+    ]  # fmt: skip
     embed, model, out = nn.Embedding(259, 32), nn.GRU(32, 64, batch_first=True), nn.Linear(64, 259)
     optimizer = torch.optim.Adam([*embed.parameters(), *model.parameters(), *out.parameters()], lr=0.01)
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder) / "chats.jsonl")
-        source = Jsonl(Path(folder) / "chats.jsonl", {name: kinds.Json() for name in names}, names=names)
+        source = Jsonl(Path(folder) / "chats.jsonl", {"messages": kinds.Json()})
         with PrepClient(source, ops, batch_size=32, shuffle=True, workers=2, plugins="plugin_chat:chat") as train:
             for epoch in range(2):
                 for tokens, labels in train:

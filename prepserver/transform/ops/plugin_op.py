@@ -1,6 +1,6 @@
 """Computes a `PluginOp` with the operator's function, whose results are checked against the declared kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,10 @@ class PluginOpStage(Stage[PluginOp]):
 
     def __init__(self, op: PluginOp, place: int) -> None:
         super().__init__(op, place)
-        self.column = op.column
-        self.makes = () if op.column is None else (op.column,)
+        self.column = op.column[0] if isinstance(op.column, tuple) else op.column
+        self.makes = () if self.column is None else (self.column,)
+        if op.together:
+            self.makes = tuple(name for name, _ in op.returns) if isinstance(op.returns, tuple) else op.together
         self.takes_blocks = op.block
         self._what = f"op plug-in {op.name!r}"
         self._params = op.params
@@ -37,6 +39,15 @@ class PluginOpStage(Stage[PluginOp]):
         return Drawn(partial(self._pixels, size, draws.key()), *size)
 
     def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
+        if self._op.together:
+            given = {name: _own(values[name]) for name in self._op.together}
+            returned = self._called(given, draws.key())
+            if not isinstance(returned, Mapping) or {*returned} != {*self.makes}:
+                got = f"a dict of {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else "no dict"
+                raise plugins.PluginError(f"{self._what} declares a dict of {', '.join(self.makes)} and gives {got}")
+            for name in self.makes:
+                values[name] = plugins.conform(f"{self._what}, {name},", returned[name], after[name])
+            return
         (column,) = self.makes
         values[column] = plugins.conform(self._what, self._called(_own(values[column]), draws.key()), after[column])
 

@@ -44,6 +44,18 @@ def slow(image: Pixels, rng: np.random.Generator, seconds: float) -> Pixels:
     return image
 
 
+def joint(values: dict[str, Any], rng: np.random.Generator, how: str = "") -> Any:
+    """Treats all arrays alike: one draw decides whether they are reversed. A text becomes its length, twice."""
+    turn = -1 if rng.integers(2) else 1
+    if "text" in values:
+        length = len(values.pop("text"))
+        values |= {"length": length, "half": [length / 2]}
+    values = {name: value[::turn] if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    if how == "misses":
+        values.popitem()
+    return None if how == "nothing" else values
+
+
 def misbehave(how: str, value: Any) -> Any:
     """What code of one's own may do."""
     match how:
@@ -128,5 +140,6 @@ def shaken(block: Any, rngs: list[np.random.Generator], how: str = "", at: int =
 
 prepserver_ops = {
     "noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow, "shaken": shaken,
+    "joint": joint,
 }  # fmt: skip
 prepserver_sources = {"numbers": Numbers, "pairs": pairs, "strays": strays}

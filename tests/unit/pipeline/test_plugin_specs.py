@@ -133,8 +133,32 @@ def test_the_kind_afterwards_is_the_declared_one(before: str, op: PluginOp, resu
 
 
 @pytest.mark.parametrize(
+    ("op", "names"),
+    [
+        (PluginOp("x", column=["depth", "score"]), list(COLUMNS)),
+        (PluginOp("x", column="text", returns={"a": kinds.Tokens(), "text": kinds.Text()}),
+         ["image", "depth", "a", "text", "ids", "score", "raw", "label"]),
+        (PluginOp("x", column=("raw", "text"), returns={"kind": kinds.Label()}),
+         ["image", "depth", "ids", "score", "kind", "label"]),
+    ],
+)  # fmt: skip
+def test_columns_are_made_together(op: PluginOp, names: list[str]) -> None:
+    """In place of the first one; the others go."""
+    found = after(op)
+    assert list(found) == [*names, "index"]
+    made = dict(op.returns) if isinstance(op.returns, tuple) else {}
+    assert found == {**{name: COLUMNS[name] for name in names if name in COLUMNS}, **made, "index": kinds.Index()}
+    assert PluginOp.from_params({name: value for name, value in op.to_wire().items() if name != "op"}) == op
+
+
+@pytest.mark.parametrize(
     ("op", "columns", "said"),
     [
+        (PluginOp("x", column=["depth", "nothing"]), COLUMNS, "column = 'nothing': is no column here, or lies on an"),
+        (PluginOp("x", column=["depth", "index"]), COLUMNS, "column = 'index': is no column here"),
+        (PluginOp("x", column=["depth", "image"]), COLUMNS, "there are: depth, text, ids, score, raw, label"),
+        (PluginOp("x", column="text", returns={"ids": kinds.Tokens()}), COLUMNS, "the name of another column"),
+        (PluginOp("x", column="text", returns={"a": kinds.Mask()}), COLUMNS, "cannot be of the kind Mask: only a"),
         (PluginOp("x", column="nothing"), COLUMNS, "is no column here"),
         (PluginOp("x", column="index"), COLUMNS, "is no column here"),
         (PluginOp("x"), {"label": kinds.Label()}, "there is no image"),
@@ -175,6 +199,13 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: Plugin(Pipeline), r'Write "Pipeline"; ".*\.pipeline:Pipeline" among'),  # type: ignore[arg-type]
         (lambda: PluginOp("x", code="../"), "must be a digest"),
         (lambda: PluginOp("x", column=3), "must be the name of a column"),  # type: ignore[arg-type]
+        (lambda: PluginOp("x", column=[]), "1 to 16 names"),
+        (lambda: PluginOp("x", column=["a", 3]), "must be the name of a column"),  # type: ignore[list-item]
+        (lambda: PluginOp("x", column=["a", "a"]), "names a column twice"),
+        (lambda: PluginOp("x", column=["a", "b"], returns=kinds.Label()), "must be a map of names to kinds"),
+        (lambda: PluginOp("x", returns={"a": kinds.Label()}), "must name the columns from which the function makes"),
+        (lambda: PluginOp("x", column=["a", "b"], block=True), "is for one column that is no image"),
+        (lambda: PluginOp("x", column="a", returns={"a": 3}), "must be one of the kinds"),
         (lambda: PluginOp("x", returns=kinds.BoxCount()), "must be one of the kinds"),
         (lambda: PluginOp("x", returns=kinds.Image), "must be one of the kinds"),  # type: ignore[arg-type]
         (lambda: PluginOp("x", returns=kinds.Image(channels=2)), "must be 1 or 3"),

@@ -133,9 +133,39 @@ def test_a_function_that_gives_too_few_values_is_named() -> None:
         fill(stream_of(Texts()), [lane.lane], 0, 8, nothing)
 
 
+def test_several_columns_are_made_with_one_draw() -> None:
+    columns = {"text": kinds.Text(), "x": kinds.Array((3,), "int64"), "y": kinds.Array((3,), "int64")}
+    made = {"x": columns["x"], "y": columns["y"], "length": kinds.Label(), "half": kinds.Array((1,))}
+    pipeline = Pipeline.from_ops([PluginOp("joint", column=list(columns), returns=made)], columns=columns)
+
+    class Pairs(Texts):
+        def read(self, index: int) -> Record:
+            return {"text": "t" * index, "x": np.arange(index, index + 3), "y": np.arange(3)}
+
+    lane = OwnLane(pipeline, 32)
+    assert fill(stream_of(Pairs()), [lane.lane], 0, N, nothing).bad == []
+    turned = []
+    for p in range(N):
+        x, y, length, half, index = (lane.ring.row(name, p).tolist() for name in (*made, "index"))
+        assert (length, half) == (index, [index / 2])
+        assert [each - index for each in x] == y
+        turned.append(y == [2, 1, 0])
+    assert {*turned} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("misses", "op plug-in 'joint' declares a dict of x and gives a dict of $"), ("nothing", "and gives no dict")],
+)
+def test_columns_that_a_function_leaves_out_are_named(how: str, said: str) -> None:
+    stage = stage_of(PluginOp("joint", column=["x"], how=how), 1)
+    with pytest.raises(plugins.PluginError, match=said):
+        stage.make({"x": np.arange(3)}, {"x": NUMBERS["x"]}, Draws(SampleKey(0, 0, 0), 1))
+
+
 def test_blocks_are_for_columns_without_images() -> None:
     for columns, column, why in (
-        (COLUMNS, None, "is for a column"),
+        (COLUMNS, None, "is for one column"),
         (images(), "label", "needs samples without images"),
     ):
         with pytest.raises(SpecError, match=f"block = True: {why}"):
