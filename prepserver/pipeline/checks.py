@@ -33,6 +33,7 @@ MAX_COLUMN_CHARS = 24
 """Longest name of a column: a field's name in a ring has 32 characters, and views append a number."""
 
 MAX_SIDE_PX = 16384
+MAX_TOKENS = 1 << 20
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
 
 
@@ -154,6 +155,11 @@ def pairs(field: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
         one, other = (integer(field, place, 0, count - 1) for place in items(field, pair, (2,)))
         found.append((one, other))
     return tuple(found)
+
+
+def tokens(field: str, value: object) -> int:
+    """Return a number of tokens, 1 to `MAX_TOKENS`."""
+    return integer(field, value, 1, MAX_TOKENS)
 
 
 def side(field: str, value: object) -> int:

@@ -173,7 +173,7 @@ def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ..
 
 _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "size": lambda field, value, _: None if value is None else checks.size(field, value),
-    "count": lambda field, value, _: None if value is None else checks.side(field, value),
+    "count": lambda field, value, _: None if value is None else checks.tokens(field, value),
     "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
     "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
     "channels": lambda field, value, _: checks.channels(field, value),

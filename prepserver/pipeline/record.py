@@ -77,15 +77,19 @@ def shown(columns: Columns) -> str:
     return ", ".join(f"{name} ({type(kind).__name__})" for name, kind in columns.items())
 
 
-def renamed(columns: Columns, column: str, made: Columns) -> Columns:
+def renamed(columns: Columns, column: str, made: Columns, parameters: Mapping[str, str]) -> Columns:
     """Return the columns with those of `made` in place of one of them.
+
+    The op's `parameters` name them, by column; ``column`` does for any other.
 
     Raises:
         SpecError: There is another column of such a name, or a name is reserved.
     """
     for name in made:
         if name in RESERVED or (name in columns and name != column):
-            raise SpecError("column", name, f"is reserved or the name of another column: {', '.join(columns)}")
+            field = parameters.get(name, "column")
+            reason = f"is reserved or the name of another column: {', '.join(columns)}. {field}= chooses another name"
+            raise SpecError(field, name, reason)
     found: dict[str, Kind] = {}
     for name, kind in columns.items():
         found |= made if name == column else {name: kind}

@@ -1,5 +1,7 @@
 """`PadTokens`: tokens of one length."""
 
+from typing import Any, Literal
+
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
@@ -8,12 +10,12 @@ from prepserver.pipeline.record import Columns, column_of, renamed
 
 
 class PadTokens(Op):
-    """Fill tokens up at the end to one length, and mark which of them are tokens. The result is int64, (`length`,).
+    """Fill tokens up to one length, and mark which of them are tokens. The result is int64, (`length`,).
 
     A sample with more tokens is bad: put ``Truncate(length)`` before this op.
 
     Attributes:
-        length: Number of tokens in a row, 1 to 16384.
+        length: Number of tokens in a row, 1 to 1048576.
         pad: The number that fills the row up: that of the tokenizer's padding token.
         mask: Name of a new column, uint8 (`length`,): 1 for a token and 0 for padding. None for no such column.
         count: Name of a new column, a scalar of int64: the sample's number of tokens. None, the default, for no such
@@ -21,17 +23,21 @@ class PadTokens(Op):
         column: The column of tokens.
         trim: Cut each batch to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always have
             `length` tokens in shared memory, so that jobs with other batches can share them.
+        side: Where the padding goes; ``"left"``, as generation needs it, cannot be trimmed.
     """
 
     nests = False
 
     def __init__(
         self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens",
-        trim: bool = False,
+        trim: bool = False, side: Literal["right", "left"] = "right",
     ) -> None:  # fmt: skip
+        self.side = checks.choice("side", side, ("right", "left"))
+        if trim and side == "left":
+            raise SpecError("trim", trim, "cuts batches at the end, and side='left' puts the tokens there")
         if checks.flag("trim", trim) and count is None:
             count = "length"
-        self.length = checks.side("length", length)
+        self.length = checks.tokens("length", length)
         self.pad = checks.integer("pad", pad, -(2**63), 2**63 - 1)
         self.mask = None if mask is None else checks.name("mask", mask)
         self.count = None if count is None else checks.name("count", count)
@@ -47,7 +53,12 @@ class PadTokens(Op):
                 raise SpecError(field, name, "is the name of another column")
             if name is not None:
                 made[name] = kind
-        return renamed(columns, self.column, made)
+        named = {name: field for field, _ in beside if (name := getattr(self, field)) is not None}
+        return renamed(columns, self.column, made, named)
+
+    def to_wire(self) -> dict[str, Any]:
+        """As `Spec.to_wire`, without a side that is the default: pipelines of earlier releases keep their digests."""
+        return {name: value for name, value in super().to_wire().items() if (name, value) != ("side", "right")}
 
     @property
     def trims(self) -> dict[str, str]:

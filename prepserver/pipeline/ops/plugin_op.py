@@ -109,7 +109,9 @@ class PluginOp(PluginSpec, Op):
             if kind.is_spatial:
                 raise SpecError("returns", name, f"cannot be of the kind {type(kind).__name__}: only a source gives it")
         first, *others = self.together
-        return renamed({name: kind for name, kind in columns.items() if name not in others}, first, dict(self.returns))
+        made = dict(self.returns)
+        left = {name: kind for name, kind in columns.items() if name not in others}
+        return renamed(left, first, made, dict.fromkeys(made, "returns"))
 
     def _returned(self, kind: Kind) -> Kind:
         assert not isinstance(self.returns, tuple)

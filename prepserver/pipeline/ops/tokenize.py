@@ -52,7 +52,7 @@ class Tokenize(FileOp):
         code: str = "",
     ) -> None:
         self.path = absolute("path", path)
-        self.max_tokens = None if max_tokens is None else checks.side("max_tokens", max_tokens)
+        self.max_tokens = None if max_tokens is None else checks.tokens("max_tokens", max_tokens)
         self.special_tokens = checks.flag("special_tokens", special_tokens)
         self.column = checks.name("column", column)
         self.into = checks.name("into", into)
@@ -66,7 +66,7 @@ class Tokenize(FileOp):
 
     def after(self, columns: Columns) -> Columns:
         column_of(columns, self.column, Text, "text")
-        return renamed(columns, self.column, {self.into: Tokens()})
+        return renamed(columns, self.column, {self.into: Tokens()}, {self.into: "into"})
 
 
 def _text(field: str, value: object) -> str | None:

@@ -27,12 +27,14 @@ class PackTokens(Composed):
         source: The texts, or the tokens of each.
         tokenize: How texts become tokens. If it has `max_tokens`, at most `length`, longer texts lose their end. Or the
             name of a column of tokens, such as ``"input_ids"``: these are packed as they are, and longer ones are cut
-            after each `length` tokens.
-        length: Number of tokens in a row, 8 to 16384.
+            after each `length` tokens. A column ``labels`` beside it, of as many numbers, is packed along; no other
+            column may be there.
+        length: Number of tokens in a row, 8 to 1048576.
         pad: The number that fills the rest of a row.
         beside: Columns beside the tokens; all three by default. ``positions``, int32: the place of each token in its
             text, from 0. ``segments``, int32: the number of its text in the row, from 1; 0 for padding. ``labels``,
-            int64: the next token, so they are shifted already; -100 after the last token of a text and for padding.
+            int64: the next token, or the source's label for it, so they are shifted already; -100 after the last token
+            of a text and for padding.
 
     Raises:
         SpecError: A parameter is not allowed, or the source has no such column of text.
@@ -50,7 +52,7 @@ class PackTokens(Composed):
             tokenize = op_from_wire(tokenize)  # type: ignore[assignment]  # checked below
         if not isinstance(tokenize, Tokenize | str):
             raise SpecError("tokenize", tokenize, "must be Tokenize(path), or the name of a column of tokens")
-        length = checks.integer("length", length, 8, checks.MAX_SIDE_PX)
+        length = checks.integer("length", length, 8, checks.MAX_TOKENS)
         if isinstance(tokenize, Tokenize) and (tokenize.max_tokens or 0) > length:
             raise SpecError("tokenize.max_tokens", tokenize.max_tokens, f"must be at most length = {length}, or None")
         named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}
@@ -62,7 +64,12 @@ class PackTokens(Composed):
         if isinstance(tokenize, Tokenize):
             tokenize.after(self.sources[0].columns)
         else:
-            column_of(self.sources[0].columns, tokenize, Tokens, "tokens")
+            columns = self.sources[0].columns
+            column_of(columns, tokenize, Tokens, "tokens")
+            kept = {tokenize, "labels"} if isinstance(columns.get("labels"), Tokens) else {tokenize}
+            if lost := columns.keys() - kept:
+                reason = f"are not {tokenize!r} or its labels, and would be lost: leave them out of the source"
+                raise SpecError("source", sorted(lost), reason)
         if self.into in BESIDE:
             raise SpecError("tokenize.into", self.into, "is the name of a column beside the tokens")
 
@@ -70,6 +77,11 @@ class PackTokens(Composed):
     def into(self) -> str:
         """The column of the tokens in a row."""
         return self.tokenize if isinstance(self.tokenize, str) else self.tokenize.into
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the labels of tokens come from the source."""
+        return isinstance(self.tokenize, str) and "labels" in self.beside and "labels" in self.sources[0].columns
 
     @property
     def columns(self) -> Columns:

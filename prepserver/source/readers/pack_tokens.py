@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Listing
 from prepserver.source.samples import Record, Source, read_regular_file
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 256
 """Texts that are tokenised in one call while tokens are counted."""
@@ -57,11 +60,18 @@ class PackTokensReader(ComposedReader):
 
     def _sections(self, opened: Sequence[Source], progress: Progress) -> dict[str, memoryview]:
         digest = hashlib.sha256(self._content)
-        plan = _Plan(self.spec.length, opened[0], _texts(self.spec, digest.hexdigest()), progress)
+        texts = _texts(self.spec, digest.hexdigest())
+        plan = _Plan(self.spec.length, opened[0], texts, progress)
         sizes, pieces = [np.zeros(1, np.uint64)], [np.empty(0, _PIECE)]
         for rows in plan.windows():
             sizes.append(np.array([len(row) for row in rows], np.uint64))
             pieces.append(np.array([piece[:3] for row in rows for piece in row], _PIECE))
+        if plan.cut and texts.repeats_special_tokens:
+            log.warning(
+                "%s: %d texts are longer than a row and were cut. Each part has the tokenizer's special tokens, also "
+                "in the middle of a text. Tokenize(..., special_tokens=False, begin=, end=) adds one at each end only",
+                self.spec.sources[0].location, plan.cut,
+            )  # fmt: skip
         begins = np.cumsum(np.concatenate(sizes))
         if not begins[-1]:
             raise SourceError(f"{self.spec.sources[0].location} has no tokens: all of its texts are empty")
@@ -76,6 +86,8 @@ class PackTokensReader(ComposedReader):
 class _Texts:
     """Texts, which a tokenizer turns into tokens."""
 
+    labels = ""
+
     def __init__(self, op: Tokenize, digest: str) -> None:
         self.column, self._op = op.column, op
         try:
@@ -86,6 +98,12 @@ class _Texts:
     def tokens(self, texts: Sequence[Any]) -> Sequence[tokens.Tokens]:
         """Return the tokens of each text; raises `tokens.BadText`."""
         return self._tokenizer(texts)
+
+    @property
+    def repeats_special_tokens(self) -> bool:
+        """Whether each part of a text that is cut gets special tokens that belong to the whole."""
+        op = self._op
+        return len(self._tokenizer([""])[0]) > (op.begin is not None) + (op.end is not None)
 
     def own(self, begin: int, end: int, whole: int) -> slice:
         """Return which tokens of a part are kept: the begin and the end token belong to the whole text only."""
@@ -101,13 +119,15 @@ class _Texts:
 
 
 class _Lists:
-    """Tokens that are there already; as `_Texts`, with numbers for characters."""
+    """Tokens that are there already; as `_Texts`, with numbers for characters, and perhaps with `labels` for them."""
 
-    def __init__(self, column: str) -> None:
-        self.column = column
+    def __init__(self, column: str, labels: str) -> None:
+        self.column, self.labels = column, labels
 
     def tokens(self, texts: Sequence[Any]) -> Sequence[tokens.Tokens]:
         return texts
+
+    repeats_special_tokens = False
 
     def own(self, begin: int, end: int, whole: int) -> slice:
         return slice(None)
@@ -117,9 +137,18 @@ class _Lists:
         return [Piece(index, begin, min(begin + length, count), min(length, count - begin)) for begin in begins]
 
 
+def _mismatch(record: Record, texts: _Texts | _Lists) -> str:
+    """Return why the labels of a text do not fit its tokens; empty if they do."""
+    if not texts.labels or (n := len(record[texts.labels])) == (count := len(record[texts.column])):
+        return ""
+    return f"{n} labels for {count} {texts.column}"
+
+
 def _texts(spec: PackTokens, digest: str) -> _Texts | _Lists:
     """Return what the source holds; raises `SourceError` if the tokenizer's file, of this digest, cannot be used."""
-    return _Lists(spec.tokenize) if isinstance(spec.tokenize, str) else _Texts(spec.tokenize, digest)
+    if isinstance(spec.tokenize, Tokenize):
+        return _Texts(spec.tokenize, digest)
+    return _Lists(spec.tokenize, "labels" if spec.has_labels else "")
 
 
 class _Packing(IndexMap):
@@ -147,6 +176,7 @@ class _Plan:
 
     def __init__(self, length: int, source: Source, texts: _Texts | _Lists, progress: Progress) -> None:
         self._length, self._source, self._texts, self._progress = length, source, texts, progress
+        self.cut = 0  # texts so far that are longer than a row
 
     def windows(self) -> Iterator[list[list[Piece]]]:
         for start in range(0, len(self._source), WINDOW):
@@ -161,7 +191,7 @@ class _Plan:
         found: list[Piece] = []
         after = min(first + _AT_ONCE, stop)
         for index, record in records(self._source, first, after):
-            if record is None:
+            if record is None or _mismatch(record, self._texts):
                 found.append(Piece(index, 0, 0, 0))
             elif len(text := record[self._texts.column]):
                 texts[index] = text
@@ -179,6 +209,7 @@ class _Plan:
             return [Piece(index, 0, 0, 0)]
         if count <= self._length:
             return [Piece(index, 0, len(text), count)]
+        self.cut += 1
         try:
             return self._texts.parts(index, text, count, self._length)
         except (ValueError, tokens.BadText):  # a part that begins inside a word may be unknown to the tokenizer
@@ -210,32 +241,40 @@ class _PackedTexts(ComposedSource):
         """As `Source.read_block`: the texts of all rows are tokenised in one call."""
         rows = [self._packing.pieces(index).tolist() for index in indices]
         texts: list[Any] = []
+        labels: list[tokens.Tokens] = []
         wholes: list[int] = []
         for row in rows:
             for number, begin, end in row:
-                text = self._text(number)
+                record = self._record(number)
+                text = record[self._texts.column]
                 if not end:
                     raise self._unlisted(text, number)
                 wholes.append(len(text))
                 texts.append(text[begin:end])
+                if self._texts.labels:
+                    labels.append(record[self._texts.labels][begin:end])
         try:
             made = self._texts.tokens(texts)
         except tokens.BadText as error:
             raise SampleError(f"{self._texts.column}: {error}") from error
-        found = zip(made, wholes, strict=True)
+        first = 0
         for place, row in enumerate(rows):
+            here = slice(first, first := first + len(row))
             parts = [
                 each[self._texts.own(begin, end, whole)]
-                for (_, begin, end), (each, whole) in zip(row, found, strict=False)  # takes as many as the row has
+                for (_, begin, end), each, whole in zip(row, made[here], wholes[here], strict=True)
             ]
-            self._lay(parts, {name: array[place] for name, array in into.items()})
+            self._lay(parts, labels[here] or parts, {name: array[place] for name, array in into.items()})
         return True
 
-    def _text(self, number: int) -> Any:
+    def _record(self, number: int) -> Record:
         try:
-            return self._source.read(number)[self._texts.column]
+            record = self._source.read(number)
         except SampleError as error:
             raise SampleError(f"its text {self._source.name(number)}: {error.reason}") from error
+        if reason := _mismatch(record, self._texts):
+            raise SampleError(f"its text {self._source.name(number)}: {reason}")
+        return record
 
     def _unlisted(self, text: Any, number: int) -> SampleError:
         name = self._source.name(number)
@@ -247,7 +286,9 @@ class _PackedTexts(ComposedSource):
             f"its text {name} could not be read or split when tokens were counted: touch its file, and attach again"
         )
 
-    def _lay(self, parts: list[tokens.Tokens], row: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _lay(
+        self, parts: list[tokens.Tokens], labelled: list[tokens.Tokens], row: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
         spec = self._spec
         found = np.concatenate(parts)
         counts = np.array([len(part) for part in parts])
@@ -264,7 +305,7 @@ class _PackedTexts(ComposedSource):
             row["segments"][n:] = 0
         if "labels" in row:
             labels = row["labels"]
-            labels[: n - 1] = found[1:]
+            labels[: n - 1] = np.concatenate(labelled)[1:]
             labels[ends[counts > 0] - 1] = NO_LABEL
             labels[n:] = NO_LABEL
 

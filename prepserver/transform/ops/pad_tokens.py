@@ -21,9 +21,10 @@ class PadTokensStage(RecordStage[PadTokens]):
         if count > op.length:
             raise BadSample(f"has {count} {op.column}, more than PadTokens({op.length}): put Truncate before it")
         padded = values[op.column] = np.full(op.length, op.pad, np.int64)
-        padded[:count] = tokens
+        where = slice(op.length - count, None) if op.side == "left" else slice(count)
+        padded[where] = tokens
         if op.mask is not None:
             mask = values[op.mask] = np.zeros(op.length, np.uint8)
-            mask[:count] = 1
+            mask[where] = 1
         if op.count is not None:
             values[op.count] = count

@@ -24,11 +24,13 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
     [
         (TEXT, Tokenize("/a", column="label"), "column"),
         (TEXT, Tokenize("/a", column="nope"), "column"),
-        (TEXT, Tokenize("/a", into="label"), "column"),
-        (TEXT, Tokenize("/a", into="valid"), "column"),
+        (TEXT, Tokenize("/a", into="label"), "into"),
+        (TEXT, Tokenize("/a", into="valid"), "into"),
         (TEXT, Truncate(5), "column"),
         (TEXT, PadTokens(5), "column"),
-        (TOKENS, PadTokens(5, mask="label"), "column"),
+        (TOKENS, PadTokens(5, mask="label"), "mask"),
+        ({"tokens": Tokens(), "length": Label()}, PadTokens(5, trim=True), "count"),
+        ({"tokens": Tokens(9), "m": Array((9,))}, Truncate(5), "length"),
         (TOKENS, PadTokens(5, mask="tokens"), "mask"),
         (TOKENS, PadTokens(5, count="mask"), "count"),
         (TOKENS, MaskTokens(1, 9), "column"),
@@ -47,6 +49,8 @@ def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, 
         (lambda: Truncate(0), "length"),
         (lambda: PadTokens(5, pad=2**63), "pad"),
         (lambda: PadTokens(5, mask="a b"), "mask"),
+        (lambda: PadTokens(5, side="up"), "side"),  # type: ignore[arg-type]
+        (lambda: PadTokens(5, side="left", trim=True), "trim"),
         (lambda: PadTokens(5, count="x" * 25), "count"),
         (lambda: Tokenize("/a", max_tokens=0), "max_tokens"),
         (lambda: Tokenize("/a", end=-1), "end"),
@@ -107,8 +111,9 @@ def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:
 
 
 def test_rows_without_a_sample_are_padding() -> None:
-    columns = Pipeline.from_ops([PadTokens(6, pad=7), Truncate(3), MaskTokens(1, 9)], 1, {"tokens": Tokens()}).fields
-    assert {each.name: each.kind.blank for each in columns} == {"tokens": 7, "mask": 0, "labels": -100, "index": -1}
+    ops = [PadTokens(6, pad=7), MaskTokens(1, 9)]
+    fields = Pipeline.from_ops(ops, columns={"tokens": Tokens()}).fields
+    assert {each.name: each.kind.blank for each in fields} == {"tokens": 7, "mask": 0, "labels": -100, "index": -1}
 
 
 def test_packed_rows_have_the_columns_that_were_asked_for() -> None:

@@ -116,6 +116,44 @@ def test_tokens_that_are_there_are_packed_as_they_are(tmp_path: Path) -> None:
         source.read(len(source) - 1)
 
 
+def test_labels_of_tokens_are_packed_along(tmp_path: Path) -> None:
+    given = [([5, 6, 7, 8], [-100, -100, 7, 8]), ([9, 9], [9, 9]), ([*range(9)], [*range(9)]), ([1, 2], [1])]
+    lines = [json.dumps({"input_ids": ids, "labels": labels, "n": 1}) for ids, labels in given]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    lists = {"input_ids": kinds.Tokens(), "labels": kinds.Tokens()}
+    spec = PackTokens(Jsonl(tmp_path / "a.jsonl", lists), "input_ids", 8)
+    source = opened(spec, tmp_path / "cache")
+    rows = [source.read(index) for index in range(len(source) - 1)]
+    assert {(*row["input_ids"].tolist(), *row["labels"].tolist()) for row in rows} == {
+        (5, 6, 7, 8, 9, 9, 8, 0, -100, 7, 8, -100, 9, -100, -100, -100),
+        (*range(8), *range(1, 8), -100),
+    }
+    into = {name: np.empty((2, 8), row.dtype) for name, row in rows[0].items()}
+    assert source.read_block([1, 0], into)
+    assert into["labels"].tolist() == [row["labels"].tolist() for row in rows[::-1]]
+    with pytest.raises(SampleError, match="line 4: 1 labels for 2 input_ids"):
+        source.read(len(rows))
+    plain = opened(PackTokens(Jsonl(tmp_path / "a.jsonl", lists), "input_ids", 8, beside=["segments"]), tmp_path / "b")
+    assert list(plain.read(0)) == ["input_ids", "segments"]
+    with pytest.raises(SpecError, match=r"\['n'\]: are not 'input_ids' or its labels, and would be lost"):
+        PackTokens(Jsonl("/a", {**lists, "n": kinds.Label()}), "input_ids", 8)
+    with pytest.raises(SpecError, match=r"\['labels'\]: are not 'input_ids'"):
+        PackTokens(Jsonl("/a", {**lists, "labels": kinds.Label()}), "input_ids", 8)
+
+
+def test_special_tokens_in_the_middle_of_texts_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.txt").write_text(f"the a\n{'b ' * 20}\n{'c ' * 30}\n")
+    lines, path = TextLines(tmp_path / "a.txt"), texts.tokenizer(tmp_path / "a.json")
+    for op, said in (
+        (Tokenize(path), True),
+        (Tokenize(path, special_tokens=False, begin=2, end=3), False),
+        (Tokenize(path, max_tokens=16), False),
+    ):
+        caplog.clear()
+        build_index(PackTokens(lines, op, 16), tmp_path / "cache")
+        assert [" 2 texts are longer than a row" in each for each in caplog.messages] == [True] * said
+
+
 def check_layout(record: dict[str, Any], length: int, column: str = "tokens") -> None:
     tokens, segments, labels = record[column], record["segments"], record["labels"]
     n = int((segments > 0).sum())

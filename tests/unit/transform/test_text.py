@@ -62,6 +62,13 @@ def test_truncate_cuts_the_end_and_max_tokens_keeps_special_ones(tmp_path: Path)
         assert made(pipeline, {"text": "the a b c"}) == {"tokens": tokens}
 
 
+def test_padding_may_lie_on_the_left() -> None:
+    pipeline = Pipeline.from_ops([PadTokens(4, pad=-9, count="n", side="left")], columns={"tokens": Tokens()})
+    for given, row in (([7, 8], [-9, -9, 7, 8]), ([], [-9] * 4), ([1, 2, 3, 4], [1, 2, 3, 4])):
+        mask = [int(each != -9) for each in row]
+        assert made(pipeline, {"tokens": np.array(given, np.int64)}) == {"tokens": row, "mask": mask, "n": len(given)}
+
+
 def test_columns_of_text_are_named_and_counted_beside_images(tmp_path: Path) -> None:
     path = tokenizer(tmp_path / "a.json")
     columns: Columns = {"image": Image(), "caption": Text(), "summary": Text()}
