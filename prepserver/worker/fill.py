@@ -35,6 +35,10 @@ REPLACEMENTS = 8
 """How many neighbours are tried in place of a bad sample. Damage comes in runs (a lost shard, a broken copy). If all of
 these are bad too, the row is zeros, with `NO_SAMPLE` as label and index."""
 
+_FAR = 4
+"""How many samples far from these are tried before their errors count as those of the code, which ends the job. A
+damaged series of scans may be a dozen neighbours."""
+
 BLOCK_ROWS = 256
 """Most rows that are read at once. While they are copied at once, the statistics page names only the first of their
 samples."""
@@ -84,7 +88,7 @@ def fill(
     `NO_SAMPLE`. A lane whose pipeline accepts a sample keeps it, even if other lanes' pipelines refuse it. All
     views of a row are of one sample: if one view cannot be made, all are the replacement's.
     An unexpected error makes the sample bad for the lane that raises it, with the error as the reason. If all
-    replacements raise an unexpected error too, the lane fails.
+    replacements and some samples far from them raise an unexpected error too, the lane fails.
 
     Args:
         stream: The samples.
@@ -192,11 +196,16 @@ class _Filler:
             refused, tries = self._try(position, pass_, (index + k) % n, tuple(refused)), tries + 1
             if not refused:
                 break
-        for place in refused:
-            if self._unexpected[place] == tries:
-                raise LaneError(
-                    place, f"unexpected errors at {tries} samples in a row, the first at {_named(name, first[place])}"
-                )
+        failing, near = [place for place in refused if self._unexpected[place] == tries], tries
+        for k in range(1, _FAR + 1) if failing and n > tries else ():
+            far = (index + k * n // (_FAR + 1)) % n
+            failed, tries = self._try(position, pass_, far, tuple(failing)), tries + 1
+            failing = [place for place in failed if self._unexpected[place] == tries]
+        for place in failing:
+            others = f" and {tries - near} others" if tries > near else ""
+            raise LaneError(
+                place, f"unexpected errors at {near} samples in a row{others}, first at {_named(name, first[place])}"
+            )
         self._unexpected.clear()
         self._blank(position, refused)
 

@@ -324,9 +324,27 @@ def test_an_unforeseen_error_in_one_lane_is_bad_in_that_one_only(alone: bool) ->
 def test_a_lane_with_an_error_at_every_sample_fails_with_it() -> None:
     _, target = _tripping(range(N), RuntimeError("num_channels"))
     other = OwnLane(tiny_pipeline(), N)
-    with pytest.raises(LaneError, match=r"at 9 samples in a row, .* 3\.jpg: RuntimeError: num_channels") as raised:
+    with pytest.raises(
+        LaneError, match=r"at 9 samples in a row and 4 others, first at 3\.jpg: RuntimeError: num"
+    ) as raised:
         fill(stream_of(Memory(N)), [other.lane, target], 3, 1, nothing)
     assert raised.value.place == 1
+
+
+@pytest.mark.parametrize("good", [0, 9, 13, 19])
+def test_a_long_run_of_errors_fails_no_lane_if_others_are_good(good: int) -> None:
+    """As of a damaged series of scans. One good sample far away is enough, and it is not put into the row."""
+    many = 20
+    lane, target = _tripping(set(range(many)) - {good}, RuntimeError("no such series"))
+    indices = [index for index in range(many) if index != good and not 1 <= (good - index) % many <= REPLACEMENTS]
+    for index in indices:
+        if good in {(index + k * many // 5) % many for k in range(1, 5)}:
+            made = fill(stream_of(Memory(many)), [target], index, 1, nothing)
+            assert [b.reason for b in made.bad] == [f"{index}.jpg: RuntimeError: no such series"]
+            assert lane.rows(index, index + 1) == [(bytes(8 * 8 * 3), NO_SAMPLE, NO_SAMPLE)]
+        else:
+            with pytest.raises(LaneError, match="9 samples in a row and 4 others"):
+                fill(stream_of(Memory(many)), [target], index, 1, nothing)
 
 
 def test_samples_bad_or_unforeseen_in_turn_fail_no_lane() -> None:
