@@ -21,8 +21,9 @@ _ARGUMENTS = {
     "worker_init_fn": "workers run none of your code; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
     "collate_fn": "batches are tensors already; fields= chooses their fields, collate='list' makes lists of targets, "
-    "device_ops=[MixUp(num_classes)], or CutMix, mixes them",
-    "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part of it",
+    "device_ops=[MixUp(num_classes)], or CutMix, mixes them, PadTokens(n, trim=True) pads to the longest of a batch",
+    "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part of it. In place of a "
+    "WeightedRandomSampler of classes: Mix([Filter(source, labels=[0]), Filter(source, labels=[1])], weights=[1, 1])",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
     "in_order": "leave it out: batches always come in order",

@@ -133,10 +133,13 @@ def _check_source(source: object) -> None:
             of = source if isinstance(source, type) else type(source)
             name, module = of.__name__, of.__module__
             plugin = f'"{"MODULE" if module == "__main__" else module}:{name}"'
-            reason += (
-                f'. A Dataset of your own is a plug-in: Plugin("{name}", ...) with workers=N, plugins={plugin} '
-                "(docs/plugins.md)"
-            )
+            if module.startswith("datasets."):
+                reason += ". Of a dataset of Hugging Face, call save_to_disk(path), and pass HuggingFace(path)"
+            else:
+                reason += (
+                    f'. A Dataset of your own is a plug-in: Plugin("{name}", ...) with workers=N, plugins={plugin} '
+                    "(docs/plugins.md)"
+                )
         raise SpecError("source", source, reason)
 
 

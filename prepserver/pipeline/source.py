@@ -7,6 +7,7 @@ checks it again on arrival. `prepserver.source` reads it.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
@@ -14,7 +15,7 @@ from prepserver.pipeline.declared import columns_to_wire
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.spec import Spec, digest_of, paths_of
-from prepserver.pipeline.urls import canonical, is_url, split
+from prepserver.pipeline.urls import SCHEMES, canonical, is_url, split
 
 MAX_PATHS = 64
 """Limit on a list of paths; a spec travels in messages."""
@@ -141,6 +142,11 @@ def absolute(field: str, value: object) -> str:
         raise SpecError(field, value, "must be valid UTF-8; give the folder a UTF-8 name or a link") from None
     if (url := canonical(field, value)) is not None:
         return url
+    if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", value):
+        reason = (
+            f"has the scheme {found[1]!r}: the daemon reads paths and {', '.join(f'{each}://' for each in SCHEMES)}"
+        )
+        raise SpecError(field, value, f"{reason}. A file of this machine has no scheme; nothing is fetched from a hub")
     if not value.startswith("/"):
         value = posixpath.abspath(posixpath.expanduser(value))  # the only look at the client's machine
     return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))

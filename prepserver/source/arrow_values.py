@@ -24,7 +24,8 @@ class Values:
         """Return the value of a row; raises `SampleError` if it has none, or it is not of the kind."""
         found = self._array[row]
         if not found.is_valid and not isinstance(self._kind, Json):
-            raise SampleError(f"its {self._column} is null")
+            of_image = ": the file may hold paths of images, whose bytes must be in it"
+            raise SampleError(f"its {self._column} is null{of_image * isinstance(self._kind, Image | Mask)}")
         if isinstance(self._kind, Image | Mask | Bytes):
             found = getattr(found, "value", found)  # a dictionary's scalar holds it
             if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:

@@ -23,6 +23,8 @@ def digests(paths: Sequence[str], roots: Roots | None = None) -> list[str]:
             reason = error.reason
             if isinstance(error.__cause__, FileNotFoundError):  # a name from a hub, perhaps
                 reason = "there is no such file on the server's machine, and nothing is downloaded"
+            elif os.path.isdir(path):
+                reason = "it is a folder: name a file in it, such as tokenizer.json"
             raise SourceError(f"the file {printable(path)} of an op cannot be used: {reason}") from error
     return found
 

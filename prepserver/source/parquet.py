@@ -32,9 +32,11 @@ def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
     for part in parts:
         place = found.get_field_index(part) if hasattr(found, "get_field_index") else -1
         if place < 0:
-            names = [each.name for each in found] if hasattr(found, "get_field_index") else []
-            shown = ", ".join(map(repr, names[:64])) or f"only values of type {found}"
-            raise SourceError(f"{path} has no column {name!r}: {part!r} is not among {shown}")
+            if not hasattr(found, "get_field_index"):
+                why = f"{part!r} would lie in values of type {found}, and dots lead into structs only"
+            else:
+                why = f"{part!r} is not among {', '.join(repr(each.name) for each in [*found][:64])}"
+            raise SourceError(f"{path} has no column {name!r}: {why}")
         found = found.field(place).type
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``

@@ -143,6 +143,8 @@ class RangesSource(FileTableSource):
     of the file (uint32), then (offset, length) of each column (both uint64).
     """
 
+    absent = "{file} has no {column} for it"  # what is said of a `MISSING` value
+
     def __init__(self, container: Container, spec: NamedColumnsSpec, roots: Roots) -> None:
         self._columns = self.stored(spec)
         self._has_label = len(self._columns) < len(spec.columns)
@@ -198,7 +200,7 @@ class RangesSource(FileTableSource):
 
     def _read(self, file: int, column: str, offset: int, length: int, pieces: dict[tuple[int, int], bytes]) -> Any:
         if offset == MISSING:
-            raise SampleError(f"{self._shards.name(file)} has no {column} for it")
+            raise SampleError(self.absent.format(column=column, file=self._shards.name(file)))
         if length > MAX_ENCODED_BYTES:
             raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
         data = pieces.get((offset, length), b"")

@@ -97,7 +97,7 @@ def open_below(roots: Roots, what: str, path: str | bytes) -> int:
         descriptor = os.open(path, _FLAGS)
     except OSError:
         if is_url(path):
-            raise OSError(errno.EOPNOTSUPP, "this source reads files, not URLs") from None
+            raise OSError(errno.EOPNOTSUPP, "it must be a file of this machine, and is a URL") from None
         roots.check_path(what, path)
         raise
     try:

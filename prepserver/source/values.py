@@ -21,7 +21,8 @@ _NPY = b"\x93NUMPY"
 def value_of(column: str, kind: Kind, given: Any) -> Any:
     """Return a given value as rows hold it: a str for `Text` and `Json`, else an array of the kind's type.
 
-    Lists are taken as arrays. Floats may lose precision, and may be nan or inf. Integers must fit exactly.
+    Lists are taken as arrays. Floats may lose precision, and may be nan or inf. Integers must fit exactly; a float may
+    be one, such as 1.0.
 
     Raises:
         SampleError: The value is not of that kind.
@@ -46,9 +47,9 @@ def _numbers(column: str, kind: Kind, given: Any) -> Any:
         array = np.asarray(given)
         if not array.size:
             array = array.astype(dtype)
-        if array.dtype.kind not in ("biu" if dtype.kind in "iu" else "biuf"):
+        if array.dtype.kind not in "biuf":
             raise ValueError
-        with np.errstate(over="raise"):
+        with np.errstate(over="raise", invalid="ignore"):  # what is no integer is found below
             value = array.astype(dtype)
     except (ValueError, OverflowError, FloatingPointError):
         raise _wrong(column, kind, given) from None
@@ -74,13 +75,20 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
             given = json.loads(cell)
         elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
             raise ValueError
-        elif isinstance(kind, Label) or not kind.dtype.startswith("float"):  # type: ignore[attr-defined]
-            given = int(cell)
         else:
-            given = float(cell)
+            given = _number(cell)
     except (ValueError, RecursionError):
         raise _wrong(column, kind, cell) from None
     return value_of(column, kind, given)
+
+
+def _number(cell: str) -> int | float | bool:
+    """Return the number in a cell; pandas writes bools as words, and integers as floats if one of them is missing."""
+    try:
+        return int(cell)
+    except ValueError:
+        word = cell.strip().lower()
+        return word == "true" if word in ("true", "false") else float(cell)
 
 
 def file_value(column: str, kind: Kind, data: bytes) -> Any:
@@ -138,14 +146,19 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     return found
 
 
-def at_key(found: Any, name: str, what: str) -> Any:
-    """Return the value of a key, or of keys separated by dots; raises `SampleError` as `json_object`."""
+def at_key(found: Any, name: str, what: str, asked: str = "") -> Any:
+    """Return the value of a key, or of keys separated by dots; raises `SampleError` as `json_object`.
+
+    `asked` is the whole name, of which `name` is the rest.
+    """
+    asked = asked or name
     if isinstance(found, dict) and name in found:
         return found[name]
     first, dot, rest = name.partition(".")
     if dot and isinstance(found, dict) and first in found:
-        return at_key(found[first], rest, what)
-    raise SampleError(f"{what} has no {name!r}")
+        return at_key(found[first], rest, what, asked)
+    into_list = f": {name!r} would lie in a list, and dots lead into objects only" if isinstance(found, list) else ""
+    raise SampleError(f"{what} has no {asked!r}{into_list}")
 
 
 def _wrong(column: str, kind: Kind, given: Any) -> SampleError:

@@ -142,8 +142,8 @@ def _csv_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[in
                 continue
             if len(row) != len(header):
                 raise SourceError(
-                    f"{path}, line {reader.line_num}: {len(row)} columns; a row is '{','.join(header)}', "
-                    "a path that holds a comma goes in double quotes"
+                    f"{path}, line {reader.line_num}: {len(row)} columns; a row is '{','.join(header)}', a path that "
+                    "holds a comma goes in double quotes. Csv(path, columns, names=...) reads tables of other columns"
                 )
             path_cell, label, *mask = [row[place].strip() for place in places]
             yield reader.line_num, path_cell, label, mask[0] if mask else ""

@@ -40,6 +40,8 @@ _WHOLE = threading.Lock()
 
 
 class HuggingFaceSource(RangesSource):
+    absent = "its {column} is null, or holds a null"
+
     def __init__(self, container: Container, spec: HuggingFace, roots: Roots) -> None:
         super().__init__(container, spec, roots)
         self._kinds, self._dtypes = spec.columns, container.meta["dtypes"]
@@ -67,6 +69,10 @@ class HuggingFaceReader(RangesReader):
             if splits := _splits(folder, self.roots):
                 named = ", ".join(f"{folder}/{each}" for each in splits)
                 raise SourceError(f"{folder} holds several splits; name one: {named}") from error
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                reason = "is no folder that save_to_disk() wrote: it has no state.json. Nothing is downloaded"
+                remedy = f'load_dataset(...).save_to_disk("{folder}") writes it once; Parquet reads .parquet files'
+                raise SourceError(f"{folder} {reason}. {remedy}") from error
             raise
         files = state.get("_data_files")
         names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from prepserver.pipeline.sources.jsonl import Jsonl
-from prepserver.source.lines import LinesReader
+from prepserver.source.errors import SourceError
+from prepserver.source.lines import Lines, LinesReader
+from prepserver.source.storage import File
 from prepserver.source.tables import TableSource
 from prepserver.source.values import at_key, json_object, value_of
 
@@ -21,3 +24,12 @@ class _Objects(TableSource):
 class JsonlReader(LinesReader):
     spec: Jsonl
     source = _Objects
+
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
+        begin = file.read(64, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if begin.startswith(b"[") or begin.partition(b"\n")[0].strip() == b"{":
+            raise SourceError(
+                f"{path} is one JSON value, and must hold an object in each line. Convert it once: "
+                + (f"jq -c '.[]' {path} > lines.jsonl" if begin.startswith(b"[") else f"jq -c . {path} > lines.jsonl")
+            )
+        return super().list_file(path, file, found)

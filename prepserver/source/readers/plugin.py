@@ -30,8 +30,10 @@ class PluginReader(ScanningReader):
     def scan(self, progress: Progress) -> Scan:
         dataset, samples = self._made()
         classes = [str(name) for name in getattr(dataset, "classes", None) or ()]
-        content = json.dumps([self.spec.name, dict(self.spec.params), self.spec.code, samples, classes])
-        meta = {"n": samples, "classes": classes, "num_classes": len(classes)}
+        version = _version(dataset)
+        told = [] if version is None else [version]
+        content = json.dumps([self.spec.name, dict(self.spec.params), self.spec.code, samples, classes, *told])
+        meta = {"n": samples, "classes": classes, "num_classes": len(classes), "version": version}
         return Scan(meta | {"content_digest": hashlib.sha256(content.encode()).hexdigest()}, {}, Places())
 
     def is_current(self, container: Container) -> bool:
@@ -41,6 +43,8 @@ class PluginReader(ScanningReader):
         dataset, samples = self._made()
         if samples != container.meta["n"]:
             raise SourceError(f"{self._what} has {samples} samples, but had {container.meta['n']}: attach again")
+        if (version := _version(dataset)) != container.meta.get("version"):
+            raise SourceError(f"{self._what} has version {version!r} now: attach again")
         return PluginSource(self.spec, dataset, samples, container.meta["classes"])
 
     @property
@@ -101,6 +105,12 @@ class PluginSource(Source):
 
     def name(self, index: int) -> str:
         return f"{self._spec.name}[{index}]"
+
+
+def _version(dataset: Any) -> str | None:
+    """Return what the Dataset says changes with its samples; caches and checkpoints compare it."""
+    version = getattr(dataset, "version", None)
+    return str(version) if isinstance(version, int | str) else None
 
 
 def _plane(what: str, value: Any, kind: Any) -> Any:

@@ -194,6 +194,14 @@ def test_columns_have_their_kinds(form: str, tmp_path: Path) -> None:
     assert opened(spec, tmp_path)[0].label(0) == 3
 
 
+def test_numbers_and_bools_are_read_as_pandas_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,k,x,b\n1.0,-2.0,True,False\n3,4,0.5,true\n1e2, 5 ,false,1\n")
+    columns = {"n": Label(), "k": Scalar("int8"), "x": Scalar(), "b": Scalar("bool")}
+    found = [[value.item() for value in each.values()] for each in records(Csv(tmp_path / "a.csv", columns), tmp_path)]
+    assert found == [[1, -2, 1.0, False], [3, 4, 0.5, True], [100, 5, 0.0, True]]
+    assert [type(each) for each in found[0]] == [int, int, float, bool]
+
+
 JSON = [[{"role": "user", "content": "Grüße \ud800"}], {"a": {"b": [1.5, None]}}, "text", 7, True, None]
 
 
@@ -221,7 +229,10 @@ def test_a_json_value_of_any_form_is_text(tmp_path: Path) -> None:
         ({"x": None}, "its x is None, and must be a number"),
         ({"x": [1.0]}, r"its x is \[1.0\], and must be a number"),
         ({"label": -1}, "its label is -1, and must be the number of a class, an integer from 0"),
-        ({"label": 1.0}, "its label is 1.0, and must be the number of a class"),
+        ({"label": 1.5}, "its label is 1.5, and must be the number of a class"),
+        ({"label": float("nan")}, "its label is nan, and must be the number of a class"),
+        ({"label": 1e300}, r"its label is 1e\+300, and must be the number of a class"),
+        ({"k": [-1e19]}, r"its k is \[-1e\+19\], and must be a list of integers"),
         ({"label": 2**63}, "its label is 9223372036854775808, and must be the number of a class"),
         ({"t": 5}, "its t is 5, and must be text"),
         ({"v": [1, 256]}, r"its v is \[1, 256\], and must be numbers of type uint8 in the shape \[2\]"),
@@ -248,7 +259,10 @@ def test_a_value_of_another_kind_is_named(change: dict[str, Any], said: str, tmp
         ('1,"2"x,3', "the line is not CSV: a cell that holds a quote"),
         ('1,2,5" pipe\n2,3,6" pipe', "the line is not CSV: a cell that holds a quote or a line end must be enclosed"),
         ("one,2,3", "its x is 'one', and must be a number of type float32"),
-        ("nan,2.0,3", "its n is '2.0', and must be the number of a class"),
+        ("nan,2.5,3", "its n is 2.5, and must be the number of a class"),
+        ("nan,two,3", "its n is 'two', and must be the number of a class"),
+        ("nan,,3", "its n is '', and must be the number of a class"),
+        (",2,3", "its x is '', and must be a number of type float32"),
     ],
 )
 def test_a_line_that_is_no_record_is_bad_alone(line: str, said: str, tmp_path: Path) -> None:
@@ -284,12 +298,22 @@ def test_compressed_files_are_refused_by_name(form: str, tmp_path: Path) -> None
         build_index(TextLines(tmp_path / "a.txt.z"), tmp_path / "cache")
 
 
+@pytest.mark.parametrize("text", ['[{"x": 1},\n {"x": 2}]', '\ufeff [\n{"x": 1}]', '{\n  "x": 1\n}'])
+def test_one_json_value_is_no_lines_of_json(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(SourceError, match=r"a\.json is one JSON value, and must hold an object in each line\. Convert"):
+        build_index(Jsonl(tmp_path / "a.json", {"x": Scalar()}), tmp_path / "cache")
+
+
 def test_keys_lead_into_objects(tmp_path: Path) -> None:
     rows = [{"a": {"b": {"c": 1}}}, {"a.b.c": 2}, {"a": 3}, [4], {"a": {"b": {}}}]
-    (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, rows), "{", "[" * 100_000]))
+    lists: list[Any] = [{"a": [{"b": 5}]}]
+    (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, rows), "{", "[" * 100_000, *map(json.dumps, lists)]))
     source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"x": Scalar("int64")}, {"x": "a.b.c"}), tmp_path)
     assert [source.read(index)["x"] for index in (0, 1)] == [1, 2]
-    for index, said in ((2, "no 'b.c'"), (3, "no JSON object"), (4, "no 'c'"), (5, "not JSON"), (6, "not JSON")):
+    in_list = "no 'a.b.c': 'b.c' would lie in a list, and dots lead into objects only"
+    whole = "no 'a.b.c'$"
+    for index, said in enumerate((whole, "no JSON object", whole, "not JSON", "not JSON", in_list), start=2):
         with pytest.raises(SampleError, match=f"the line (has|is|holds) {said}"):
             source.read(index)
 

@@ -223,7 +223,10 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
     [
         ({"image": "nope"}, "a.parquet has no column 'nope': 'nope' is not among 'image', 'label', 't'"),
         ({"image": "image.none"}, "has no column 'image.none': 'none' is not among 'bytes', 'path'"),
-        ({"label": "label.none"}, "has no column 'label.none': 'none' is not among only values of type int64"),
+        (
+            {"label": "label.none"},
+            "has no column 'label.none': 'none' would lie in values of type int64, and dots lead into structs only",
+        ),
         ({"columns": {"t": Scalar()}}, "a.parquet: column 't' is string, which cannot be read as Scalar.dtype="),
         ({"columns": {"label": Text()}}, "column 'label' is int64, which cannot be read as Text"),
         ({"columns": {"label": Tokens()}}, "column 'label' is int64, which cannot be read as Tokens"),

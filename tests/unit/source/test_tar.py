@@ -392,7 +392,7 @@ def test_a_label_in_json_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureF
         (kinds.Text(), "x:k", b"{", "the file of its c is not JSON"),
         (kinds.Text(), "x:k", b"", "the file of its c is not JSON"),
         (kinds.Text(), "x:k", b"[1]", 'the file of its c holds no JSON object, such as {"x": 1}'),
-        (kinds.Text(), "x:k.l", b'{"k": 1}', "the file of its c has no 'l'"),
+        (kinds.Text(), "x:k.l", b'{"k": 1}', "the file of its c has no 'k.l'"),
         (kinds.Text(), "x:k", b'{"k": 1}', "its c is 1, and must be text"),
     ],
 )  # fmt: skip

@@ -102,7 +102,7 @@ def test_a_feature_becomes_the_kind_of_its_column(packed: bool, tmp_path: Path) 
         (kinds.Array((3,)), [1.0, 2.0], "2 numbers of type float32, and must be 3 numbers"),
         (kinds.Array((3,)), [b"12345"], "one value of 5 bytes, and must be 3 numbers"),
         (kinds.Array((2,), "uint8"), [0, 256], "must be numbers of type uint8"),
-        (kinds.Array((1,), "int64"), [1.0], "must be numbers of type int64"),
+        (kinds.Array((1,), "int64"), [1.5], "must be numbers of type int64"),
         (kinds.Label(), [-1], "an integer from 0"),
         (kinds.Label(), [1, 2], "2 numbers of type int64, and must be 1"),
         (kinds.Label(), [], "0 values of bytes"),
