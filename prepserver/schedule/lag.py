@@ -112,20 +112,25 @@ class LagWatch:
         for held in self._held.values():
             held.forgive(passed_s)
         self._held = {key: held for key, held in self._held.items() if held.full_s > 0 or held.waited_s > 0}
+
+        def waits(cursor: Cursor) -> bool:
+            return (cursor.lag if cursor.lag != "auto" else ("detach" if idle_for(stream.id) else "wait")) == "wait"
+
         for stream in every:
             is_still = now_s - self._moved[stream.id][1] >= STILL_S
             for slow, others in holding_back(stream, self._chunk_rows, is_still=is_still):
                 strangers = [c for c in others if stream.owner(c) != stream.owner(slow)]
-                policy = slow.lag if slow.lag != "auto" else ("detach" if idle_for(stream.id) else "wait")
-                if policy == "wait":
+                if waits(slow):
                     if not strangers:
                         continue
                     others = strangers
                 held = self._held.setdefault((stream.id, slow.job), _Held())
                 held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
                 if min(held.full_s, held.waited_s) >= PATIENCE_S:
-                    del self._held[stream.id, slow.job]
-                    found.append(Parting(stream.id, (slow.job,), bool(strangers)))
+                    beside = {c.job for c in _stopped_beside(slow, others, stream) if not waits(c)}
+                    for job in (slow.job, *beside):
+                        self._held.pop((stream.id, job), None)
+                    found.append(Parting(stream.id, (slow.job, *sorted(beside)), bool(strangers)))
         return found
 
     def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
@@ -192,6 +197,26 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
         if others:
             found[slow.job] = (slow, others)
     return list(found.values())
+
+
+def _stopped_beside(slow: Cursor, others: list[Cursor], stream: Stream) -> list[Cursor]:
+    """Ranks of the same user that hold `others` back just as `slow` does: of notebooks that are open, for example.
+
+    If each parted by itself, the others would wait once for each of them, and all would get as many new rings.
+    """
+    found = [
+        c
+        for c in stream.cursors.values()
+        if c.job != slow.job
+        and stream.owner(c) == stream.owner(slow)
+        and c.present
+        and c.first_needed <= slow.first_needed
+        and not (c.asked_in_vain or c.has_released_all)
+    ]
+    jobs = {c.job for c in found}
+    incomplete = {c.job for c in stream.cursors.values() if not c.present}
+    stay = any(c.job not in jobs for c in others)  # or nobody would be left whom they hold back
+    return [c for c in found if c.job not in incomplete] if stay else []
 
 
 def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int) -> bool:

@@ -255,6 +255,25 @@ def test_many_jobs_that_stop_at_once_cost_the_patience_of_few() -> None:
     assert len(other.had) > had + RING // BATCH
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_jobs_that_stop_at_once_part_at_once(waiting: int) -> None:
+    """As in notebooks that are open: the others wait once, and get one new ring. Those that may not part stay."""
+    world = Timed()
+    goes_on = world.begin(500.0)
+    stopped = [world.begin(500.0, lag="wait" if k < waiting else "detach", pipeline=k % 2) for k in range(6)]
+    while len(world.streams) > 1:
+        world.go(0.1)
+    for client in stopped:
+        world.rows_per_s[client.cursor] = 0.0
+    had = len(goes_on.had)
+    world.go(RING / 500.0 + 2 * PATIENCE_S + 2.0)
+    jobs = {client.job for client in stopped[waiting:]}
+    assert {job for parting in world.parted for job in parting.jobs} <= jobs
+    if not waiting:
+        assert len(goes_on.had) > had + RING // BATCH
+        assert {*world.parted[0].jobs} == jobs
+
+
 def test_a_user_waits_for_its_own_jobs_as_these_say() -> None:
     world = Timed()
     stops, other = world.begin(0.0, lag="wait"), world.begin(500.0, lag="wait")
