@@ -35,7 +35,8 @@ from prepclient.errors import (
 from prepclient.joining import Joining
 from prepclient.pinning import PinningWarning
 from prepclient.sharding import Sharding
-from prepclient.translate import from_processor, from_torchvision
+from prepclient.translate import from_torchvision
+from prepclient.translate_processor import from_processor
 from prepserver import __version__
 from prepserver.pipeline import kinds
 from prepserver.pipeline import ops as _ops

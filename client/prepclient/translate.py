@@ -1,4 +1,4 @@
-"""Translates transforms of torchvision and timm, and image processors of Hugging Face, into lists of ops.
+"""Translates transforms of torchvision and timm into lists of ops.
 
 It imports none of them: it knows a transform by its class's module and name, and reads the parameters from its
 attributes.
@@ -7,28 +7,22 @@ attributes.
 from __future__ import annotations
 
 import inspect
-import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from prepclient.equivalents import is_torchvision
 from prepclient.errors import InvalidSpec
+from prepclient.translate_processor import MODES
 from prepclient.translate_timm import instead_of_timm, is_timm, timm_op
-from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import (
     OPS,
-    CenterCrop,
     ClampBoxes,
     ConvertBoxes,
     LinearTransformation,
-    Normalize,
     RandomIoUCrop,
-    Resize,
     SanitizeBoxes,
     ToDtype,
 )
@@ -41,7 +35,6 @@ _CONVERSIONS: dict[str, list[Op]] = {"ToTensor": [ToDtype("float32", scale=True)
 """Those of torchvision that other libraries adapt."""
 _CALLED = ("__call__", "forward", "transform")
 _NONE = "prepserver has no op that does the same"
-_MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
 _BOXES: dict[str, Callable[[Any], Op]] = {
     "RandomIoUCrop": lambda given: RandomIoUCrop(
@@ -176,7 +169,7 @@ def _value(field: str, transform: Any, name: str, value: Any) -> Any:
     elif isinstance(value, Mapping):
         raise _refused(f"{field}.{name}", transform, "a value for each type of data is not supported")
     if name == "interpolation" and isinstance(value, int) and not isinstance(value, Enum):
-        return _MODES.get(value, value)
+        return MODES.get(value, value)
     if name == "antialias":
         return value is not False  # None and "warn" antialias PIL images
     if type(value).__module__ == "torch" and hasattr(value, "numpy"):
@@ -219,97 +212,3 @@ def _refused(field: str, transform: object, why: str) -> InvalidSpec:
         f'generator that the daemon loads, with PluginOp("{name.lower()}") in its place (docs/plugins.md)',
         field,
     )
-
-
-def from_processor(processor: Mapping[str, Any] | str | os.PathLike[str] | Any) -> list[Op]:
-    """The ops that do what an image processor of Hugging Face's transformers does.
-
-    It translates resizing, centre crops, rescaling and normalizing, as in ViT, DeiT, CLIP, SigLIP, ConvNeXT and others.
-
-    Args:
-        processor: An image processor, the path of a ``preprocessor_config.json`` or of its folder, or the content of
-            this file as a dict.
-
-    Raises:
-        InvalidSpec: The processor has another step, a step with a value that ops do not support, or lacks a value.
-    """
-    config = _config(processor)
-    kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
-    unknown = [key for key, value in config.items() if key.startswith("do_") and value and key not in _STEPS]
-    if unknown:
-        raise InvalidSpec(f"{unknown[0]}: only these steps can be translated: {', '.join(_STEPS)}", unknown[0])
-    try:
-        return [*_sizes(config, kind), *_values(config)]
-    except SpecError as error:
-        raise InvalidSpec(f"the image processor's {error}", error.field) from error
-    except KeyError as error:
-        raise InvalidSpec(f"the image processor lacks {error}", str(error.args[0])) from error
-    except (TypeError, ArithmeticError) as error:
-        raise InvalidSpec(f"the image processor has a value of the wrong type: {error}", "processor") from error
-
-
-_STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
-_SHORTEST = ("CLIP", "ConvNext", "ConvNeXT", "LeViT", "Levit", "MobileViT", "MobileNet", "PoolFormer")
-"""Types for which a `size` that is a number means the shorter side."""
-
-
-def _config(processor: Any) -> Mapping[str, Any]:
-    if isinstance(processor, str | os.PathLike):
-        path = Path(processor)
-        try:
-            processor = json.loads((path / "preprocessor_config.json" if path.is_dir() else path).read_bytes())
-        except (OSError, ValueError) as error:
-            raise InvalidSpec(f"processor = {str(path)!r}: cannot be read as JSON: {error}", "processor") from error
-    elif hasattr(processor, "to_dict"):
-        processor = processor.to_dict()
-    if not isinstance(processor, Mapping):
-        raise InvalidSpec(
-            f"processor is a {type(processor).__name__}: a map, a path or an image processor", "processor"
-        )
-    return processor
-
-
-def _sizes(config: Mapping[str, Any], kind: str) -> list[Op]:
-    ops: list[Op] = []
-    mode: Any = config.get("resample", 3 if "CLIP" in kind and "SigLIP" not in kind else 2)
-    mode = _MODES.get(mode, mode) if isinstance(mode, int) else mode
-    size = config.get("size")
-    if config.get("do_resize", size is not None):
-        if "convnext" in kind.lower():
-            side = checks.side("size", size.get("shortest_edge") if isinstance(size, Mapping) else size)
-            if side < 384:
-                whole = int(side / config.get("crop_pct", 224 / 256))
-                return [Resize(whole, interpolation=mode), CenterCrop(side)]
-            return [Resize((side, side), interpolation=mode)]
-        ops.append(_resize(size, mode, any(name in kind for name in _SHORTEST)))
-    if config.get("do_center_crop", False):
-        crop = config.get("crop_size", size)
-        ops.append(
-            CenterCrop(checks.size("crop_size", _pair("crop_size", crop) if isinstance(crop, Mapping) else crop))
-        )
-    return ops
-
-
-def _resize(size: Any, mode: Any, by_shortest: bool) -> Op:
-    if isinstance(size, Mapping):
-        if "shortest_edge" in size:
-            return Resize(size["shortest_edge"], mode, size.get("longest_edge"))
-        return Resize(_pair("size", size), mode)
-    if not isinstance(size, int):
-        raise SpecError("size", size, "must be {'height', 'width'}, {'shortest_edge'} or a number")
-    return Resize(size if by_shortest else (size, size), mode)
-
-
-def _pair(field: str, size: Mapping[str, Any]) -> tuple[Any, Any]:
-    if not {"height", "width"} <= size.keys():
-        raise SpecError(field, dict(size), "must have height and width")
-    return size["height"], size["width"]
-
-
-def _values(config: Mapping[str, Any]) -> list[Op]:
-    rescales, normalizes = config.get("do_rescale", True), config.get("do_normalize", False)
-    factor = config.get("rescale_factor", 1 / 255)
-    if rescales and (abs(factor * 255 - 1) > 1e-6 or config.get("rescale_offset")):
-        raise SpecError("rescale_factor", factor, "must be 1/255, without an offset")
-    ops: list[Op] = [ToDtype("float32", scale=bool(rescales))] if rescales or normalizes else []
-    return [*ops, Normalize(config["image_mean"], config["image_std"])] if normalizes else ops

@@ -1,9 +1,8 @@
-"""Pipelines of torchvision and of image processors become the same ops, or the error names the step that does not."""
+"""Pipelines of torchvision become the same ops, or the error names the step that does not."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -16,7 +15,6 @@ from PIL import Image
 
 import prepclient
 from prepclient import (
-    CenterCrop,
     ColorJitter,
     ImageFolder,
     InvalidSpec,
@@ -29,7 +27,6 @@ from prepclient import (
     RandomResizedCrop,
     Resize,
     ToDtype,
-    from_processor,
     from_torchvision,
 )
 from prepserver.pipeline.ops import OPS
@@ -219,69 +216,3 @@ def test_a_parameter_of_another_release_is_named() -> None:
 
 def test_every_op_that_is_translated_is_in_the_table() -> None:
     assert [name for name in OPS.keys() - OURS if f"`{name}`" not in AUGMENTATION] == []
-
-
-VIT = {
-    "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2, "do_rescale": True,
-    "rescale_factor": 0.00392156862745098, "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
-    "image_processor_type": "ViTImageProcessor",
-}  # fmt: skip
-CLIP = {
-    "crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "do_convert_rgb": True, "do_normalize": True,
-    "do_rescale": True, "do_resize": True, "image_mean": MEAN, "image_std": STD, "resample": 3,
-    "rescale_factor": 1 / 255, "size": {"shortest_edge": 224}, "image_processor_type": "CLIPImageProcessor",
-}  # fmt: skip
-CONVNEXT = {
-    "crop_pct": 0.875, "do_normalize": True, "do_resize": True, "feature_extractor_type": "ConvNextFeatureExtractor",
-    "image_mean": MEAN, "image_std": STD, "resample": 3, "size": 224,
-}  # fmt: skip
-FLOATS = ToDtype("float32", scale=True)
-
-
-@pytest.mark.parametrize(
-    ("config", "ops"),
-    [
-        (VIT, [Resize((224, 224)), FLOATS, Normalize([0.5] * 3, [0.5] * 3)]),
-        (CLIP, [Resize(224, "bicubic"), CenterCrop(224), FLOATS, Normalize(MEAN, STD)]),
-        (CONVNEXT, [Resize(256, "bicubic"), CenterCrop(224), FLOATS, Normalize(MEAN, STD)]),
-        ({**CONVNEXT, "size": {"shortest_edge": 384}}, [Resize((384, 384), "bicubic"), FLOATS, Normalize(MEAN, STD)]),
-        ({"feature_extractor_type": "ViTFeatureExtractor", "size": 8}, [Resize((8, 8)), FLOATS]),
-        (
-            {"feature_extractor_type": "CLIPFeatureExtractor", "size": 8, "crop_size": 6, "do_center_crop": True},
-            [Resize(8, "bicubic"), CenterCrop(6), FLOATS],
-        ),
-        ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, [Resize(800, max_size=1333), FLOATS]),
-        ({"do_resize": False, "do_rescale": False}, []),
-        (
-            {"do_rescale": False, "do_normalize": True, "image_mean": [99, 99, 99], "image_std": [9, 9, 9]},
-            [ToDtype("float32"), Normalize([99] * 3, [9] * 3)],
-        ),
-    ],
-)
-def test_an_image_processor_becomes_ops(config: dict[str, Any], ops: list[Any], tmp_path: Path) -> None:
-    assert from_processor(config) == ops
-    path = tmp_path / "preprocessor_config.json"
-    path.write_text(json.dumps(config))
-    assert from_processor(tmp_path) == from_processor(str(path)) == ops
-    processor = type("Processor", (), {"to_dict": lambda self: config})()
-    assert from_processor(processor) == ops
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({**VIT, "do_pad": True}, "do_pad: only these steps can be translated: do_resize"),
-        ({**VIT, "rescale_factor": 1 / 127.5}, "rescale_factor = .*must be 1/255"),
-        ({**VIT, "rescale_offset": True}, "without an offset"),
-        ({**VIT, "resample": 1}, "interpolation = 'lanczos': must be 'bilinear' or 'bicubic'"),
-        ({**VIT, "size": {"longest_edge": 9}}, "size = .*must have height and width"),
-        ({**VIT, "size": None}, "size = None: must be"),
-        ({"do_normalize": True}, "the image processor lacks 'image_mean'"),
-        ({**VIT, "rescale_factor": "x"}, "the image processor has a value of the wrong type"),
-        (3, "processor is a int"),
-        ("/no/such/folder", "processor = '/no/such/folder': cannot be read"),
-    ],
-)
-def test_a_processor_that_does_something_else_says_what(config: Any, said: str) -> None:
-    with pytest.raises(InvalidSpec, match=said):
-        from_processor(config)
