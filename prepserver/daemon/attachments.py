@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections import deque
@@ -16,6 +17,10 @@ from prepserver.schedule.actions import Announce, Move
 
 log = logging.getLogger(__name__)
 
+_UNREAD_RINGS = 3
+"""New rings that a client may leave untaken. Each is a descriptor on its way; the kernel allows the daemon's user as
+many of these as one process may have open."""
+
 _BAD_ROWS_MOST = 1000  # in one announcement: 64 of them have a reason, and all together take 48 KiB
 _REASON_BYTES = 400
 
@@ -28,6 +33,7 @@ class Attachment:
     peer: Peer  # its connection
     attach: Attach  # its question
     moves: int = 0  # how many new rings it was given
+    untaken: int = 0  # how many of them since its last message
     since_s: float = field(default_factory=time.monotonic)  # when it attached, monotonic
     copy_ns: int = 0  # total time for which its loop has waited for copies, as the client reports it
     own_ns: int = 0  # total time that its loop took between batches, as the client reports it
@@ -40,6 +46,7 @@ class Attachment:
 
     def note_release(self, said: Release) -> None:
         """Notes the figures that come with a Release."""
+        self.untaken = 0
         self.copy_ns, self.own_ns = max(self.copy_ns, said.copy_ns), max(self.own_ns, said.own_ns)
         now_ns = time.monotonic_ns()
         self.heard.append(Heard(now_ns, said.upto, said.batches, said.wait_ns, self.copy_ns, self.own_ns))
@@ -87,16 +94,20 @@ class Attachments(dict[int, Attachment]):
             return
         ring = self._rings.held[move.lane]
         attachment.moves += 1
+        attachment.untaken += 1
         for noted in (attachment.told, attachment.heard):
             noted.clear()  # positions of another stream
         try:
+            if attachment.untaken > _UNREAD_RINGS:
+                raise OSError(errno.ETOOMANYREFS, f"it has not taken its last {_UNREAD_RINGS} rings")
             given = attachment.peer.give(ring.fd)
             attachment.peer.send(Moved(move.start, ring.layout.to_wire(), given))
         except OSError as e:  # without the ring it cannot continue, but it can come back to its place
             attach = attachment.attach
             log.warning(
-                "job %r rank %d cannot be told of its new ring and must attach again: %s", attach.job, attach.rank, e
-            )
+                "job %r rank %d cannot be told of its new ring and must attach again: %s",
+                attach.job, attach.rank, e.strerror or e,
+            )  # fmt: skip
             attachment.peer.hang_up()
 
 

@@ -435,5 +435,6 @@ class WorkerPool:
         try:
             child.send(message, fds)
         except ChannelClosed:
-            return  # its end is an event of its own
+            child.kill()  # it lacks this message; its end is an event of its own
+            return
         self._poll.watch_writing(child.fileno(), child.blocked)

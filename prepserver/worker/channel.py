@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import collections
+import errno
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ MAX_QUEUED = 4096
 
 
 class ChannelClosed(ConnectionError):
-    """The peer is gone."""
+    """The peer is gone, or cannot be given a descriptor."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -65,6 +66,10 @@ def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
             sock.send(data)
     except ConnectionError as e:
         raise ChannelClosed(str(e)) from e
+    except OSError as e:
+        if e.errno == errno.ETOOMANYREFS:
+            raise ChannelClosed("too many descriptors are on their way to clients that do not take them") from e
+        raise
 
 
 class Channel:
