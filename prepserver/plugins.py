@@ -269,8 +269,20 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
         case _:
             pass
     if shown is None:
-        raise PluginError(f"{what} declares {kind} and gives {described(value)}")
+        raise PluginError(f"{what} declares {kind} and gives {described(value)}{_remedy(value, kind)}")
     return shown
+
+
+def _remedy(value: Any, kind: Kind) -> str:
+    """Say how an array or a tensor of another dtype becomes the declared one; empty where numbers would be cut."""
+    if not isinstance(kind, Array | Tokens) or not hasattr(value, "dtype"):
+        return ""
+    given, wanted = as_array(value).dtype, "int64" if isinstance(kind, Tokens) else kind.dtype
+    if given == wanted or given.kind not in ("iuf" if wanted.startswith("float") else "iu"):
+        return ""
+    cast = f".to(torch.{wanted})" if hasattr(value, "detach") else f'.astype("{wanted}")'
+    other = isinstance(kind, Array) and given.name != wanted and given.itemsize <= 8
+    return f": add {cast}" + (f", or declare {given.name}" if other else "")
 
 
 def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[Any, Any] | None:

@@ -26,6 +26,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from prepserver.pictures import OddPicture, classes, rgb
 from prepserver.pipeline.checks import MAX_SIDE_PX
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.transform.errors import BadSample
@@ -115,11 +116,10 @@ class PillowImage:
     def decode(self) -> npt.NDArray[np.uint8]:
         """Return the first frame as (H, W, 3) RGB, the same array at every call.
 
-        Alpha is dropped; palettes and CMYK are converted as by `convert("RGB")`; 16-bit grey keeps its high byte, as
-        16-bit colour does in Pillow.
+        Alpha is dropped; palettes and CMYK are converted as by `convert("RGB")`; grey of more bits as by `rgb`.
 
         Raises:
-            BadSample: The image is broken or truncated.
+            BadSample: The image is broken or truncated, or has no meaning in 8 bits.
         """
         return self._loaded(self._rgb, "cannot be decoded")
 
@@ -129,7 +129,7 @@ class PillowImage:
         Raises:
             BadSample: The image is broken or truncated, has colours, or more than 8 bits.
         """
-        return self._loaded(self._classes, "the mask cannot be decoded")
+        return self._loaded(lambda: classes(self._image), "the mask cannot be decoded")
 
     def _loaded(self, pixels_of: Callable[[], npt.NDArray[np.uint8]], what: str) -> npt.NDArray[np.uint8]:
         if self._pixels is None and not self._failure:
@@ -140,6 +140,8 @@ class PillowImage:
                     self._pixels = pixels_of()
             except BadSample as error:
                 self._failure = error.reason
+            except OddPicture as error:
+                self._failure = str(error)
             except _FAULTS as error:
                 self._check_memory()
                 self._failure = f"{what}: {_text(error)}"
@@ -150,16 +152,7 @@ class PillowImage:
 
     def _rgb(self) -> npt.NDArray[np.uint8]:
         self._orientation = _orientation(self._image)
-        mode = self._image.mode
-        if mode == "I" or mode.startswith("I;16"):
-            grey = (np.asarray(self._image).clip(0, 0xFFFF) >> 8).astype(np.uint8)
-            return np.repeat(grey[:, :, None], 3, axis=2)
-        return np.array(self._image if mode == "RGB" else self._image.convert("RGB"))
-
-    def _classes(self) -> npt.NDArray[np.uint8]:
-        if self._image.mode not in ("L", "P", "1"):
-            raise BadSample(f"a mask has one number of 8 bits for each pixel; this is {self._image.mode}")
-        return np.asarray(self._image).astype(np.uint8)
+        return rgb(self._image)
 
     def _check_memory(self) -> None:
         """Raise MemoryError if that may be why a WebP failed: libwebp says of both only that it failed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import random
@@ -24,6 +25,7 @@ from prepserver.pipeline.sources import Plugin, source_from_wire
 from prepserver.plugins import PluginError
 from prepserver.source import SampleError, SourceError, build_index, open_source
 from prepserver.source.readers.plugin import PluginSource
+from prepserver.transform.decode import Encoded
 from prepserver.transform.kinds.mask import MaskFollower
 from prepserver.transform.moves import COLUMNS, Mirror
 from prepserver.transform.ops.plugin_op import PluginOpStage
@@ -196,8 +198,12 @@ def test_values_of_their_kind_are_taken(value: Any, kind: kinds.Kind, result: An
         ("3", kinds.Label(), "str"),
         ([1, 2], kinds.Label(), "list"),
         (300, kinds.Scalar("uint8"), "int"),
-        (np.ones(3), kinds.Array((3,)), r"ndarray of shape \(3,\) and dtype float64"),
-        (torch.ones(2), kinds.Array((3,)), r"Tensor of shape \(2,\) and dtype torch.float32"),
+        (np.ones(3), kinds.Array((3,)), r'ndarray .* dtype float64: add .astype\("float32"\), or declare float64$'),
+        (np.ones(3, ">f4"), kinds.Array((3,)), r'ndarray .* dtype >f4: add .astype\("float32"\)$'),
+        (np.ones(3, "int32"), kinds.Array((3,), "int64"), r'ndarray .*: add .astype\("int64"\), or declare int32$'),
+        (torch.ones(3).int(), kinds.Tokens(), r"Tensor .* torch.int32: add .to\(torch.int64\)$"),
+        (np.ones(3), kinds.Array((3,), "int64"), "ndarray .* dtype float64$"),
+        (torch.ones(2), kinds.Array((3,)), r"Tensor of shape \(2,\) and dtype torch.float32$"),
         ([[1], [2, 3]], kinds.Array((3,)), "list$"),
         ([70000], kinds.Array((1,), "float16"), "list"),
         ([0.0, 1e39], kinds.Array((2,)), "list"),
@@ -224,6 +230,7 @@ def source(values: list[Any], kind: kinds.Kind) -> PluginSource:
 
 GREY = np.arange(6, dtype=np.uint8).reshape(2, 3)
 COLOUR = np.stack([GREY, GREY + 10, GREY + 20], 2)
+WIDE = GREY * np.uint16(12200)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +247,7 @@ COLOUR = np.stack([GREY, GREY + 10, GREY + 20], 2)
         (GREY, kinds.Mask(), GREY),
         (torch.from_numpy(GREY)[None], kinds.Mask((2, 3)), GREY),
         (Picture.fromarray(GREY), kinds.Mask(), GREY),
+        (Picture.fromarray(GREY > 2), kinds.Mask(), GREY > 2),
     ],
 )
 def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, result: Any) -> None:
@@ -254,17 +262,50 @@ def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, resu
     [
         (COLOUR.astype(np.float32), kinds.Image(), r"ndarray of shape \(2, 3, 3\) and dtype float32"),
         (COLOUR, kinds.Image(size=(3, 2)), "Image of 3 x 2 pixels and gives ndarray"),
-        (COLOUR, kinds.Mask(), "Mask of any height and width and gives ndarray"),
+        (COLOUR, kinds.Mask(), "Mask of any size and gives ndarray"),
         (COLOUR[:, :, :2], kinds.Image(), "ndarray"),
         (COLOUR[:0], kinds.Image(), "ndarray"),
         (GREY[0], kinds.Image(), "ndarray"),
         (b"bytes", kinds.Image(size=(2, 3)), "bytes"),
-        ("name.jpg", kinds.Image(), "str"),
+        (
+            "name.jpg",
+            kinds.Image(),
+            r"str\. Give a PIL image, a uint8 array \(H, W, C\) or tensor \(C, H, W\), or bytes",
+        ),
+        ("name.png", kinds.Mask(), r"str\. Give a PIL image, a uint8 array or tensor \(H, W\), or bytes of a file$"),
+        (Picture.fromarray(GREY), kinds.Image((3, 2)), "a PIL image of mode L and 2 x 3 pixels"),
+        (Picture.fromarray(COLOUR), kinds.Mask(), r"a PIL image: a mask has one number of 8 bits .*, and this is RGB$"),
+        (Picture.fromarray(WIDE), kinds.Mask(), r'this is I;16: read it as kinds\.Array\(\(2, 3\), "uint16"\)'),
+        (WIDE, kinds.Image(), r'Give a uint8 array .*, or declare kinds\.Array\(\(2, 3\), "uint16"\)$'),
+        (torch.zeros(1, 2, 3), kinds.Mask(), r'tensor \(H, W\), or declare kinds\.Array\(\(1, 2, 3\), "float32"\)$'),
+        (Picture.fromarray(np.float32(GREY)), kinds.Image(), r'a PIL image: its pixels are floats .*\), "float32"\)'),
+        (
+            Picture.fromarray(WIDE - np.int32(5)),
+            kinds.Image(),
+            r"a PIL image: its pixels \(mode I\) go from -5 to 60995",
+        ),
     ],
 )
 def test_pixels_of_another_form_are_told(value: Any, kind: kinds.Kind, given: str) -> None:
     with pytest.raises(PluginError, match=f"source plug-in 'mine', column it, declares .*{given}"):
         source([(value,)], kind).read(0)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_a_picture_of_16_bits_has_the_pixels_of_its_file(dtype: str) -> None:
+    picture, file = Picture.fromarray(WIDE.astype(dtype)), io.BytesIO()
+    picture.save(file, "TIFF")
+    taken = source([(picture,)], kinds.Image()).read(0)["it"]
+    assert np.array_equal(taken, Encoded(file.getvalue()).tolerant())
+    assert np.array_equal(taken[:, :, 0], WIDE >> 8)
+
+
+def test_a_picture_that_turns_out_to_be_broken_is_a_bad_sample() -> None:
+    file = io.BytesIO()
+    Picture.fromarray(COLOUR.repeat(99, 0)).save(file, "TIFF")
+    broken = Picture.open(io.BytesIO(file.getvalue()[:-200]))
+    with pytest.raises(SampleError, match="column it, gives a PIL image that cannot be decoded: "):
+        source([(broken,)], kinds.Image()).read(0)
 
 
 def test_bytes_of_a_file_are_left_to_the_decoders() -> None:

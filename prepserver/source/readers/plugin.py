@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from PIL import Image as Picture
 
-from prepserver import plugins
-from prepserver.pipeline.kinds import Image, Mask
+from prepserver import pictures, plugins
+from prepserver.pipeline.kinds import ITEM_BYTES, Image, Mask
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.plugin import Plugin
 from prepserver.seeding import seeded
@@ -119,7 +119,7 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
         return bytes(value)
     pixels = value
     if isinstance(value, Picture.Image):
-        pixels = np.asarray(value.convert("RGB") if isinstance(kind, Image) else value)
+        pixels = _of_picture(what, value, kind)
     elif isinstance(value, torch.Tensor):
         # tensors are (C, H, W), as in torchvision; arrays are (H, W, C)
         pixels = plugins.as_array(value.movedim(0, -1) if value.ndim == 3 else value)
@@ -131,11 +131,35 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
         inner = (3,) if isinstance(kind, Image) else ()
         if pixels.ndim > 1 and pixels.shape[2:] == inner and kind.size in (None, pixels.shape[:2]):
             return np.require(pixels, requirements=("C", "W"))
-    size = "any height and width" if kind.size is None else f"{kind.size[0]} x {kind.size[1]} pixels"
-    raise plugins.PluginError(
-        f"{what} declares {type(kind).__name__} of {size} and gives {plugins.described(value)}. Give a PIL image, a "
-        f"uint8 array (H, W, C) or tensor (C, H, W){', or bytes of a file' if kind.size is None else ''}"
-    )
+    raise plugins.PluginError(f"{what} declares {type(kind).__name__} {_wrong(value, kind)}")
+
+
+def _of_picture(what: str, picture: Picture.Image, kind: Any) -> Any:
+    try:
+        return pictures.rgb(picture) if isinstance(kind, Image) else pictures.classes(picture)
+    except pictures.OddPicture as e:
+        raise plugins.PluginError(f"{what} declares {type(kind).__name__} and gives a PIL image: {e}") from e
+    except OSError as e:  # it was opened, and is read only now
+        if e.errno in NOT_THE_SAMPLE:
+            raise
+        raise SampleError(f"{what} gives a PIL image that cannot be decoded: {e}") from e
+
+
+def _wrong(value: Any, kind: Any) -> str:
+    """What an image or a mask is that cannot be taken, and what to give."""
+    size = "any size" if kind.size is None else f"{kind.size[0]} x {kind.size[1]} pixels"
+    given = plugins.described(value)
+    if isinstance(value, Picture.Image):
+        given = f"a PIL image of mode {value.mode} and {value.height} x {value.width} pixels"
+    wanted = "a uint8 array (H, W, C) or tensor (C, H, W)"
+    if isinstance(kind, Mask):
+        wanted = "a uint8 array or tensor (H, W)"
+    dtype = plugins.as_array(value).dtype if isinstance(value, np.ndarray | torch.Tensor) else np.dtype("uint8")
+    if dtype.itemsize > 1 and dtype.name in ITEM_BYTES:
+        wanted += f', or declare kinds.Array({tuple(value.shape)}, "{dtype.name}")'
+    else:
+        wanted = f"a PIL image, {wanted}{', or bytes of a file' if kind.size is None else ''}"
+    return f"of {size} and gives {given}. Give {wanted}"
 
 
 def _outline(sample: Any) -> str:

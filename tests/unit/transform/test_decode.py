@@ -153,6 +153,25 @@ def test_sixteen_bit_grey_keeps_its_high_byte(saved: Maker) -> None:
     assert np.array_equal(image, np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2))
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            np.array([[0, 0.5, 1]], np.float32),
+            r'its pixels are floats \(mode F\), .*: read it as kinds.Array\(\(1, 3\), "float32"\)',
+        ),
+        (
+            np.array([[-1000, 5]], np.int32),
+            r'go from -1000 to 5, beyond 0 to 65535: read it as kinds.Array\(\(1, 2\), "int32"\)',
+        ),
+        (np.array([[0, 65536]], np.int32), "go from 0 to 65536"),
+    ],
+)
+def test_pixels_without_a_meaning_in_8_bits_are_a_bad_sample(saved: Maker, values: Any, said: str) -> None:
+    with pytest.raises(BadSample, match=said):
+        decoded(saved(Image.fromarray(values), "TIFF"))
+
+
 def test_a_cmyk_jpeg_goes_through_pillow(photo: Photo, saved: Maker) -> None:
     data = saved(Image.fromarray(photo(30, 41)).convert("CMYK"), "JPEG")
     with Image.open(io.BytesIO(data)) as image:
