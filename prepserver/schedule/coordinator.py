@@ -227,7 +227,7 @@ class Coordinator:
     def _give_up(self, stream: Stream, lane: int | None, reason: str) -> list[Action]:
         """Ends the jobs of a lane that cannot be computed, or of a stream that cannot be read."""
         code, what = ("source", "these rows") if lane is None else ("spec", "the rows of this pipeline")
-        text = f"the workers cannot make {what}: {reason}{self.story.of(stream.id)}"
+        text = f"the workers cannot make {what}: {reason}{self.story.of(stream.id, reason)}"
         ended = [c.id for c in stream.cursors.values() if lane in (None, c.lane) and c.present]
         return self._end(ended, code, text, None if lane is None else "pipeline")
 

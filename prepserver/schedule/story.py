@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from prepserver.schedule.lag import Parting
 
 _KEPT = 300
 _TOLD = 6
+_NUMBER = re.compile(r"\d+")
 
 Noted = Event | GoesAlone | Joined | QuarantineSample | Parting
 
@@ -29,11 +31,20 @@ class Story:
     def __iter__(self) -> Iterator[tuple[float, Noted, tuple[int, ...]]]:
         return iter(self._noted)
 
-    def of(self, stream: int) -> str:
-        """The last events of a stream as a sentence; empty if there are none."""
-        found = [(at_s, what) for at_s, what, streams in self._noted if stream in streams][-_TOLD:]
-        told = [f"{self.now_s - at_s:.1f} s ago {_words(what)}" for at_s, what in found]
-        return f" (before that: {'; '.join(told)})" if told else ""
+    def of(self, stream: int, error: str = "") -> str:
+        """The last events of a stream as a sentence, without tasks that failed by `error`; empty if there are none."""
+        found = [(at_s, what) for at_s, what, streams in self._noted if stream in streams]
+        told = [
+            f"{self.now_s - at_s:.1f} s ago {_words(what)}"
+            for at_s, what in found
+            if not (isinstance(what, ChunkFailed) and _gist(what.reason) == _gist(error))
+        ]
+        return f" (before that: {'; '.join(told[-_TOLD:])})" if told else ""
+
+
+def _gist(reason: str) -> str:
+    """What the reasons of tasks that fail alike have in common: all but the sample, which comes first, and numbers."""
+    return _NUMBER.sub("", reason.partition(": ")[2] or reason)
 
 
 def _words(what: Noted) -> str:

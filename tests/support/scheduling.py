@@ -63,8 +63,10 @@ class ByHand(Coordinator):
     def made(self, worker: int, task: int, bad: Iterable[BadRow] = (), took: Took = Took()) -> list[Action]:  # noqa: B008
         return [*self.handle(ChunkMade(worker, task, tuple(bad), took), self.now_s), *self.later()]
 
-    def failed(self, worker: int, task: int, lane: int | None = None, *, elsewhere: bool = False) -> list[Action]:
-        return self.handle(ChunkFailed(worker, task, "a reason", lane, elsewhere), self.now_s)
+    def failed(
+        self, worker: int, task: int, lane: int | None = None, *, elsewhere: bool = False, reason: str = "a reason"
+    ) -> list[Action]:
+        return self.handle(ChunkFailed(worker, task, reason, lane, elsewhere), self.now_s)
 
     def lost(self, worker: int, suspect: Suspect | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
         return self.handle(WorkerLost(worker, suspect, strikes), self.now_s)
