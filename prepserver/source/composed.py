@@ -256,6 +256,10 @@ class ComposedSource(Source):
         source, place = self._at(index)
         return self._sources[source].stamp(place)
 
+    def with_files(self, index: int, reason: str) -> str:
+        source, place = self._at(index)
+        return self._sources[source].with_files(place, reason)
+
     def label(self, index: int) -> int:
         source, place = self._at(index)
         return self._relabel(source, self._sources[source].label(place))

@@ -267,6 +267,11 @@ class FileSource(FileTableSource):
         if self._masks is not None:
             self._masks.prefetch(indices)
 
+    def with_files(self, index: int, reason: str) -> str:
+        if self._masks is None or not reason.startswith("mask: "):  # the image is named by `name`
+            return reason
+        return f"{reason} (mask {self._masks.name(index)})"
+
     def _encoded(self, row: tuple[int, ...]) -> bytes:
         wanted = self._wanted(row)
         if wanted is not None:

@@ -85,6 +85,10 @@ class Source(Protocol):
         Bytes that are not UTF-8 are spelled as lone surrogates.
         """
 
+    def with_files(self, index: int, reason: str) -> str:
+        """Return why a sample cannot be decoded, with those of its files that `name` does not say."""
+        return reason
+
     def classes(self) -> list[str]:
         """Return the names of the classes by label; empty if labels are only numbers."""
         return list(self._classes)

@@ -78,6 +78,14 @@ class TableSource(LinesSource):
         elif self._local.is_slow and not self._shards.wants:  # lines of this machine, which are short
             self._local.open(self._files_of(indices))
 
+    def with_files(self, index: int, reason: str) -> str:
+        paths: list[str] = []
+        with contextlib.suppress(OSError):  # the table has changed since the sample was read
+            paths = self._images_of(*self._values(index))
+        columns = (self._columns[place][0] for place in self._images)
+        files = ", ".join(f"{column} {path}" for column, path in zip(columns, paths, strict=False))
+        return f"{reason} ({files})" if files else reason
+
     def _follow(self) -> None:
         """Begin to read the images of lines that have arrived."""
         while self._ahead and self._shards.has_arrived(*next(iter(self._ahead.values()))):

@@ -284,9 +284,10 @@ class _Filler:
             else:
                 self._make_rows(ready, key, position, step)
         except BadSample as e:
+            shown = {why: self._stream.source.with_files(key.index, why) for why in set(e.failures.values())}
             refused: dict[int, str] = {}
             for target, reason in sorted(e.failures.items()):
-                refused.setdefault(whose[target], reason)
+                refused.setdefault(whose[target], shown[reason])
             return refused
         except Exception as e:  # noqa: BLE001 - the lane to blame is found below
             if len(where) == 1:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prepserver.pipeline.kinds import Array, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.sources import Csv, Jsonl, TextLines, source_from_wire
+from prepserver.pipeline.sources import Csv, Jsonl, Take, TextLines, source_from_wire
 from prepserver.source import (
     OutsideRootsError,
     Roots,
@@ -29,7 +29,7 @@ from prepserver.source import (
 )
 from prepserver.source.reader import Listing
 
-Spec = Csv | Jsonl | TextLines
+Spec = Csv | Jsonl | Take | TextLines
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -329,6 +329,10 @@ def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
     columns = {"i": Image(), "m": Mask()}
     source, info = opened(Csv(path, columns), tmp_path)
     assert source.read(0) == {"i": b"image", "m": b"mask"}
+    part, _ = opened(Take(Csv(path, columns), 2), tmp_path)
+    files = f"i {tmp_path}/images/below/a.jpg, m {inside}"
+    assert source.with_files(0, "torn") == part.with_files(0, "torn") == f"torn ({files})"
+    assert source.with_files(5, "torn") == "torn"
     assert opened(Csv(path, columns, root=tmp_path / "images"), tmp_path)[0].read(0) == source.read(0)
     assert info.places == (f"{tmp_path}/images", f"{tmp_path}/cache")
     for index, said in (

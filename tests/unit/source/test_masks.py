@@ -31,6 +31,8 @@ def test_a_folders_masks_have_the_names_of_its_images(folder: ImageFolder, tmp_p
     by_name = {source.name(index): index for index in range(info.samples)}
     assert source.read(by_name["cat/1.jpg"]) == {"image": b"cat/1.jpg", "mask": b"cat/1.png", "label": 0}
     assert source.read(by_name["dog/deep/2.JPEG"])["mask"] == b"dog/deep/2.png"
+    assert source.with_files(by_name["cat/1.jpg"], "mask: torn") == "mask: torn (mask cat/1.png)"
+    assert source.with_files(by_name["cat/1.jpg"], "torn") == "torn"
     with pytest.raises(SampleError, match=r"its mask dog/3\.png: the file is gone"):
         source.read(by_name["dog/3.jpg"])
     assert str(tmp_path / "masks") in info.places

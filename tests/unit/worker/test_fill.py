@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from prepserver.opfile import BadFile
 from prepserver.order import NO_SAMPLE, make_order
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Decode, RandomCrop, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
-from prepserver.source import Record, SampleError, Source
+from prepserver.pipeline.sources import Csv
+from prepserver.source import Record, SampleError, Source, build_index, open_source
 from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
 from prepserver.transform.objects import Objects
 from prepserver.worker.fill import REPLACEMENTS, LaneError, describe, fill
@@ -132,6 +134,17 @@ def test_a_bad_sample_is_replaced_by_the_next_good_and_reported(tmp_path: Path) 
     assert [(b.position, b.index, b.places) for b in made.bad] == [(4, 4, (0,)), (5, 5, (0,))]
     assert made.bad[0].reason.startswith("cats/0004.jpg: ")
     assert len(made.bad[0].reason) > len("cats/0004.jpg: ")
+
+
+def test_a_broken_image_that_a_table_names_is_named_itself(tmp_path: Path) -> None:
+    photo_tree(tmp_path, 2, broken=frozenset({1}))
+    (tmp_path / "a.csv").write_text("photo\ncats/0000.jpg\ndogs/0001.jpg\n")
+    spec = Csv(tmp_path / "a.csv", {"photo": Image()})
+    source = open_source(spec, build_index(spec, tmp_path / "cache").path)
+    lane = OwnLane(Pipeline.from_ops([Resize((16, 16))], columns=spec.columns), 2)
+    (bad,) = fill(stream_of(source), [lane.lane], 0, 2, nothing).bad
+    assert bad.reason.startswith(f"{tmp_path}/a.csv, line 3: not an image in one of the formats JPEG")
+    assert bad.reason.endswith(f"(photo {tmp_path}/dogs/0001.jpg)")
 
 
 def test_the_last_samples_replacement_is_the_first_one() -> None:
