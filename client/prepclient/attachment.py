@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from prepclient.batch_makers import BatchMakers
+from prepclient.checkpoint import place_of
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, ListingIdentity, ResumePoint, Service, free_closed_rings
@@ -91,11 +92,7 @@ class Attachment:
     @property
     def place(self) -> ResumePoint:
         """Where the next attachment would begin: the first batch not handed out."""
-        session = self.session
-        if session is None:
-            return self.start
-        epoch_start, position, rounds = session.place
-        return ResumePoint(session.epoch, position, epoch_start, rounds, session.position)
+        return self.start if self.session is None else place_of(self.session)
 
     def check_process(self) -> None:
         """See `forks.check_process`."""

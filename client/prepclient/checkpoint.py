@@ -6,10 +6,17 @@ from typing import Any
 
 from prepclient.errors import InvalidSpec
 from prepclient.feed import ListingIdentity, ResumePoint
+from prepclient.session import Session
 from prepserver.pipeline.checks import integer
 
 _VERSION = 1
 _MOST = 2**62
+
+
+def place_of(session: Session) -> ResumePoint:
+    """The first batch that was not handed out."""
+    epoch_start, position, rounds = session.place
+    return ResumePoint(session.epoch, position, epoch_start, rounds, session.position)
 
 
 def state_of(

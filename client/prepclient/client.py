@@ -18,7 +18,7 @@ import torch
 
 from prepclient.attachment import Attachment
 from prepclient.batch_makers import BatchMakers
-from prepclient.checkpoint import read_state, state_of
+from prepclient.checkpoint import place_of, read_state, state_of
 from prepclient.checks import LEAST_TIMEOUT_S, MOST_S, boolean, names, path
 from prepclient.dataset import BatchSampler, Dataset, Sampler, SequentialSampler
 from prepclient.engine import check_device
@@ -437,17 +437,18 @@ class PrepClient(Turns):
     def state_dict(self) -> dict[str, Any]:
         """The position of this job for a checkpoint: a dict of a few numbers and strings.
 
-        It names the batch after the last one that the loop received. It may be loaded with another batch size, number
-        of workers, ranks or shards, and on another machine, as long as source (its labels and relative paths), order,
-        seed and ops are the same. If whole batches are shuffled (`order`), batch size and number of shards must be the
-        same, too.
+        It names the batch after the last one that the loop received, or the one that has just raised `BadSampleError`.
+        It may be loaded with another batch size, number of workers, ranks or shards, and on another machine, as long as
+        source (its labels and relative paths), order, seed and ops are the same. If whole batches are shuffled
+        (`order`), batch size and number of shards must be the same, too.
 
         It is the same in all ranks of all shards, because it counts the samples that they have taken together. If
         another number of shards does not divide this count, the next use raises `InvalidSpec`.
         """
         at = self._attachment
         at.find_shard()
-        return state_of(self.spec.digest, at.place, at.began, at.listing, self._device_ops)
+        place = at.place if at.session is None else place_of(at.session.to_save())
+        return state_of(self.spec.digest, place, at.began, at.listing, self._device_ops)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class Epoch:
             # may raise, runs only after calls.
             if isinstance(batch, BadSampleError):  # the next call gives the batch after it
                 try:
-                    session.handed = handed; raise batch  # noqa: E702  # fmt: skip
+                    session.refused = session.handed, handed; session.handed = handed; raise batch  # noqa: E702  # fmt: skip
                 finally:
                     del batch  # its traceback refers to this frame, and would keep it alive
             session.handed = handed; turn.is_over = True; return batch  # noqa: E702  # fmt: skip

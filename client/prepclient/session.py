@@ -72,6 +72,8 @@ class Session:
         self._ahead = BatchLine(*line)
         # Progress of the training loop. The code that hands out a batch replaces it.
         self.handed = Handed(BatchLine(*line), totals)
+        # Progress before and after the last batch that was refused for a bad sample.
+        self.refused: tuple[Handed, Handed] | None = None
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
         self._picked_up: list[Batch] = []
@@ -141,6 +143,14 @@ class Session:
     def bad_of(self, batch: Batch) -> list[Bad]:
         """The replaced rows of a batch that is ready."""
         return [self._bad[p] for p in sorted(self._bad) if batch.start <= p < batch.stop] if self._bad else []
+
+    def to_save(self) -> Session:
+        """The session whose place a checkpoint holds: at a batch that was just refused, which nobody has trained on."""
+        if self.refused is None or self.refused[1] is not self.handed:
+            return self
+        earlier = copy.copy(self)
+        earlier.handed, _ = self.refused
+        return earlier
 
     @property
     def line(self) -> BatchLine:

@@ -338,6 +338,24 @@ def test_a_bad_sample_raises_with_index_and_path(broken: str) -> None:
         assert train.state_dict()["position"] == N
 
 
+def test_a_state_taken_at_a_bad_sample_begins_with_its_batch(broken: str) -> None:
+    """So that the other rows of the batch are not lost; a later state goes on after it."""
+    got = []
+    with client(broken) as train:
+        iterator = iter(train)
+        with pytest.raises(BadSampleError):
+            got.extend(iterator)
+        state = train.state_dict()
+        assert state["position"] == 4 * len(got)
+        next(iterator)
+        assert train.state_dict()["position"] == min(4 * len(got) + 8, N)
+    with client(broken, on_error="skip") as train:
+        train.load_state_dict(state)
+        both = [*indices(got), *indices(list(train))]
+    assert len(both) == N
+    assert {*both} == {*range(N)} - {5}
+
+
 def test_a_skipped_sample_is_replaced_by_its_neighbour(broken: str, photos: str) -> None:
     with client(broken, on_error="skip") as train, client(photos) as whole:
         got, expected = joined(list(train)), joined(list(whole))
