@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from prepclient import PrepClient, from_torchvision
+from prepserver.seeding import seeded
 from tests.support import tf_records
 from tests.support.oracle import torchvision
 from tests.support.photos import jpeg
@@ -238,12 +239,17 @@ def test_training_as_with_timm(server: Server, tmp_path: Path, monkeypatch: pyte
     assert from_torchvision(given) == names["ops"]
 
 
-def test_timms_augmentation_depends_on_its_generator_alone(tmp_path: Path) -> None:
+def test_timms_augmentation_depends_on_the_seed_alone(tmp_path: Path) -> None:
     torchvision("transforms")
     pytest.importorskip("timm", reason="needs timm")
     augment = run("timm", "plug-in", tmp_path)["timm_augment"]
     image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
-    first, again = ([augment(image, np.random.default_rng(seed)) for seed in range(20)] for _ in range(2))
+
+    def made(seed: int) -> Any:
+        with seeded(seed, keep=True):  # as workers call it
+            return augment(image, np.random.default_rng(seed))
+
+    first, again = ([made(seed) for seed in range(20)] for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
     assert {(each.shape, each.dtype.name) for each in first} == {((224, 224, 3), "uint8")}
     assert len({each.tobytes() for each in first}) > 10

@@ -340,7 +340,7 @@ def test_a_bad_sample_raises_with_index_and_path(broken: str) -> None:
 
 def test_a_state_taken_at_a_bad_sample_begins_with_its_batch(broken: str) -> None:
     """So that the other rows of the batch are not lost; a later state goes on after it."""
-    got = []
+    got: list[Any] = []
     with client(broken) as train:
         iterator = iter(train)
         with pytest.raises(BadSampleError):
