@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -126,3 +129,27 @@ def test_garbage_is_refused_and_its_descriptors_are_closed(line: Pair, data: byt
     with pytest.raises(ProtocolError):
         list(channel.receive())
     assert descriptors() == before
+
+
+FLOOD = """
+import resource, sys
+from prepserver.protocol.work import DropLane, FROM_WORKER
+from prepserver.worker.channel import Channel, ChannelClosed, pair
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+ours, theirs = pair()
+channel = Channel(ours, FROM_WORKER)
+try:
+    for _ in range(200):
+        channel.send(DropLane(0), [0])
+except ChannelClosed as e:
+    print(e)
+"""
+
+
+def test_more_descriptors_than_the_kernel_allows_on_their_way_are_an_end() -> None:
+    """It counts those that all processes of this user have sent and nobody has taken; root may send any number."""
+    plain = [] if os.getuid() else ["setpriv", "--bounding-set=-sys_resource,-sys_admin"]
+    if plain and shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv, as root")
+    ended = subprocess.run([*plain, sys.executable, "-c", FLOOD], capture_output=True, text=True, check=True)
+    assert "too many descriptors are on their way to clients that do not take them" in ended.stdout
