@@ -21,6 +21,7 @@ from tests.support.tiny_images import photo_tree
 
 _NOT_OURS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("NODE_RANK", "SLURM_PROCID"),
     *("PREPSERVER_RUNTIME_DIR", "NOTIFY_SOCKET", "COLUMNS", "LINES", "COLORTERM", "FORCE_COLOR", "NO_COLOR"),
 )
 _LOG_SHOWN_CHARS = 6000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from prepclient.attachment import Attachment
 from prepclient.errors import BadSampleError
 from prepclient.form import Convert, Form
 from prepclient.headspace import Headspace
+from prepclient.launchers import warn_of_launcher
 from prepclient.session import Bad, Handed, Session, Totals
 from prepclient.side_by_side import SideBySide
 from prepclient.timeline import Timeline
@@ -71,6 +73,7 @@ class Loop:
         asked_ns, left_ns = time.monotonic_ns(), self._left_ns
         if not self._first_ns:
             self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
+            warn_of_launcher(self._attachment.spec, os.environ, is_inline=self._attachment.service.inline)
         others_ns = self._side_by_side.others_waits_ns()
         step = self._attachment.step()
         self._side_by_side.waited(step.wait_ns)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,19 +12,16 @@ from prepclient.errors import InvalidSpec
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 
-log = logging.getLogger("prepclient")
-
-_was_warned = threading.Event()  # of processes of jax.distributed
-
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """The part of the samples that this process reads.
 
     By default rank and world size come from torch.distributed if it is initialized, else from ``$RANK`` and
-    ``$WORLD_SIZE``, which torchrun sets; without either, this process reads all samples. A client that was made alone
-    looks again when an epoch begins. Ranks with private daemons read a shard each. Give rank and world size if not
-    every rank reads another part, as in tensor parallelism, where all ranks of a group read the same one.
+    ``$WORLD_SIZE``, which torchrun and Ray Train set, and srun does not; without either, this process reads all
+    samples. A client that was made alone looks again when an epoch begins. Ranks with private daemons read a shard
+    each. Give rank and world size if not every rank reads another part, as in tensor parallelism, where all ranks of a
+    group read the same one.
 
     Args:
         rank: Rank of this process among the data-parallel processes, from 0. Give it with `world_size`.
@@ -90,8 +84,6 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
         rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     else:
         rank, world_size = 0, 1
-        if sharding.num_shards is None:
-            _warn_of_jax()
     Sharding(rank, world_size)  # checks their ranges
     found = Ranks(rank, world_size, _local_ranks(environ, rank, world_size))
     shard = _machine(environ, found) if sharding.num_shards is None else sharding.shard
@@ -106,28 +98,6 @@ def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
             "rank",
         )
     return found._replace(shard=shard)
-
-
-def _warn_of_jax() -> None:
-    """Warns once if jax.distributed runs several processes that would each read all samples.
-
-    They get no ranks from it, because it does not say which of them share a machine, and so a daemon.
-    """
-    jax, distributed = sys.modules.get("jax"), sys.modules.get("jax.distributed")  # not imported here
-    is_initialized = getattr(distributed, "is_initialized", None)
-    if jax is None or is_initialized is None or not is_initialized() or _was_warned.is_set():
-        return
-    try:
-        count = jax.process_count()
-    except Exception:  # noqa: BLE001 - its backend does not start, which is no matter of ours
-        return
-    if count > 1:
-        _was_warned.set()
-        log.warning(
-            "jax.distributed runs %d processes, and each will read all samples. Pass sharding="
-            "Sharding(num_shards=jax.process_count(), shard_index=jax.process_index()) if each has its own daemon, "
-            "or Sharding(rank=jax.process_index(), world_size=jax.process_count()) if one daemon serves all", count,
-        )  # fmt: skip
 
 
 def apart(ranks: Ranks) -> Ranks:

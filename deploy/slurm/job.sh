@@ -22,4 +22,12 @@ trap 'kill "$daemons" 2>/dev/null; wait "$daemons" || true' EXIT
 # shellcheck disable=SC2016 # it is for the shell of each node
 "${each[@]}" timeout 120 sh -c 'until prepserver status >/dev/null 2>&1; do sleep 1; done'
 
-srun --overlap python train.py
+# srun gives no ranks: without these, each task reads all samples. With them, each node makes only its own tasks' rows.
+MASTER_ADDR=$(hostname)  # the first node; for torch.distributed
+export MASTER_ADDR MASTER_PORT=29500
+# shellcheck disable=SC2016 # it is for the shell of each task
+srun --overlap sh -c '
+    export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
+    export LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE
+    export GROUP_RANK=$SLURM_NODEID GROUP_WORLD_SIZE=$SLURM_NNODES
+    exec python train.py'

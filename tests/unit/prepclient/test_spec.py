@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -26,7 +23,7 @@ from prepclient import (
 from prepclient.sharding import Ranks, Sharding, find_ranks
 from prepclient.spec import Spec, make_spec
 from prepserver.pipeline.batches import Batching
-from prepserver.pipeline.shard import WHOLE, Shard
+from prepserver.pipeline.shard import Shard
 
 
 def spec(source: Any = None, ops: Any = None, **changed: Any) -> Spec:
@@ -112,23 +109,6 @@ def test_batch_size_is_part_of_rows_where_batches_are_shuffled() -> None:
 def test_alone_a_process_is_rank_0_of_1() -> None:
     assert find_ranks(Sharding(), {}) == Ranks(0, 1, None)
     assert find_ranks(Sharding(), {"RANK": "3"}) == Ranks(0, 1, None)
-
-
-def test_processes_of_jax_are_told_that_each_reads_all(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, and not where a part is given."""
-    jax = SimpleNamespace(process_count=lambda: 2)
-    monkeypatch.setitem(sys.modules, "jax", jax)
-    monkeypatch.setitem(sys.modules, "jax.distributed", SimpleNamespace(is_initialized=lambda: True))
-    monkeypatch.setattr("prepclient.sharding._was_warned", threading.Event())
-    for given in (Sharding(num_shards=2, shard_index=1), Sharding(rank=1, world_size=2)):
-        find_ranks(given, {})
-    assert not caplog.messages
-    for _ in range(2):
-        assert find_ranks(Sharding(), {}) == (0, 1, None, WHOLE)
-    (said,) = caplog.messages
-    assert said.startswith("jax.distributed runs 2 processes, and each will read all samples. Pass sharding=Sharding(")
 
 
 @pytest.mark.parametrize("order", get_args(Batching))
