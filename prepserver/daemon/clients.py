@@ -180,8 +180,9 @@ class Clients:
             return
         except OSError:
             said = b""
-        if peer.cursor is not None and (bye := _bye(said)) is not None:
-            self.ledger.left(peer.cursor, bye.upto)
+        if (peer.cursor is not None or peer.is_told) and (bye := _bye(said)) is not None:
+            if peer.cursor is not None:  # else its attachment was ended from here
+                self.ledger.left(peer.cursor, bye.upto)
             self.drop(peer)
             return
         if said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,9 @@ class Executor:
                 self.caches.free_idle()
             return RingRefused("memory", str(e))
         except OSError as e:  # such as a lack of descriptors; running jobs continue
+            if e.errno == errno.EFBIG:  # which does not pass
+                limit = "its limit on the size of files (ulimit -f; systemd: LimitFSIZE=) counts for shared memory, too"
+                return RingRefused("memory", f"the daemon cannot make a ring: {limit}. Raise it, and start it again")
             return RingRefused("busy", f"the daemon cannot take another job now: {e}")
         except Exception as e:
             log.exception("a ring could not be made because of an error in the daemon; please report it")
@@ -91,7 +95,10 @@ class Executor:
 
     def _quarantine(self, bad: actions.QuarantineSample) -> None:
         where = f" for pipeline {bad.pipeline[:12]} ({bad.ops})" if bad.pipeline else ""
-        log.error("sample %d killed workers repeatedly and is quarantined%s", bad.index, where)
+        log.error(
+            "sample %d of %s killed workers repeatedly and is quarantined%s: %s",
+            bad.index, bad.dataset or "an unknown dataset", where, bad.why,
+        )  # fmt: skip
         self.quarantine.add(bad.source, bad.index, bad.why, bad.dataset, bad.pipeline, bad.ops)
         for stream, lane in bad.places:
             self.pool.broadcast(work.Quarantine(stream, [bad.index], lane), ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from prepserver.worker.launch import START_TIMEOUT_S
 
 log = logging.getLogger(__name__)
 
+_BY_WHOM = ", by somebody, or by the kernel because memory ran out (`dmesg` says so; memory.events of its cgroup, too)"
 _REAP_S = 2.0  # a killed process that has not ended after this waits in the kernel
 
 
@@ -366,7 +368,8 @@ class WorkerPool:
         log.log(
             level, "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
             f", at {in_words(suspect)}" if suspect is not None else "",
-            " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
+            " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else
+            _BY_WHOM * (seat.killed_s is None and status == -signal.SIGKILL),
         )  # fmt: skip
         self._vacate(seat, suspect, strikes, stuck=False)
 

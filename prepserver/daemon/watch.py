@@ -213,7 +213,7 @@ class Watch:
             copying=min(1.0, copied / whole),
             bad=min(1.0, (per_s(("bad", number)) or 0.0) / max(per_s(("rows", number)) or 0.0, 1e-9)),
             in_epochs=1.0 if cursor.asked_in_vain else min(1.0, whole),
-            waits_for=self._named(self.rates.sums(number, "waits "), attachment.attach.job),
+            waits_for=self._named(self.rates.sums(number, "waits "), attachment),
             workers=len(seats),
             workers_died=round((per_s(("died", 0), span_s) or 0.0) * min(span_s, self.rates.span_s(("died", 0)))),
             workers_busy=self._mean("busy", tickets, span_s),
@@ -237,12 +237,13 @@ class Watch:
         total = sum(self.rates.per_s((name, ticket), span_s) or 0.0 for ticket in tickets)
         return min(1.0, total / len(tickets)) if tickets else 0.0
 
-    def _named(self, waits: dict[str, float], job: str) -> dict[str, float]:
-        """Replaces the numbers of jobs by names; a job of the same name as the waiting `job` keeps its number, too."""
+    def _named(self, waits: dict[str, float], waiting: Attachment) -> dict[str, float]:
+        """Replaces the numbers of jobs by names; a job with the name of the waiting one keeps its number, too."""
         found: dict[str, float] = {}
         for cause, times in waits.items():
             if cause.startswith("job ") and (slow := self.attachments.get(int(cause[4:]))) is not None:
-                cause = f"job {slow.attach.job}" + f" (id {slow.cursor})" * (slow.attach.job == job)
+                cause = f"job {slow.attach.job}" + f" (id {slow.cursor})" * (slow.attach.job == waiting.attach.job)
+                cause += f" of uid {slow.peer.uid}" * (slow.peer.uid != waiting.peer.uid)
             if times > 0:
                 found[cause] = found.get(cause, 0.0) + times
         return found

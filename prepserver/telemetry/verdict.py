@@ -88,6 +88,13 @@ def _waiting(facts: Facts) -> Verdict:
     if cause.startswith("job "):
         alone = min(facts.wanted_per_s, facts.spare_factor * facts.images_per_s)
         name = cause.removeprefix("job ")
+        if " of uid " in name:
+            return Verdict(
+                "data-bound", (cause,),
+                f"{waits}: {cause} shares the stream, is slower, and its unread rows fill the ring",
+                "nothing: the job of another user that holds others back for some seconds gets a separate stream; if "
+                "this stays, there is no memory for one (see --memory of the daemon)", lost,
+            )  # fmt: skip
         return Verdict(
             "data-bound", (cause,),
             f"{waits}: {cause} shares the stream, is slower, and its unread rows fill the ring",

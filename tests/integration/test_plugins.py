@@ -269,6 +269,8 @@ def test_an_op_that_never_works_ends_its_jobs_only(owned: Server, how: str, said
         with pytest.raises(InvalidSpec, match=said):
             next(iter(client))
         assert len(list(other)) == 1
+    wait_until(lambda: not owned.status()["jobs"], why=owned.log)
+    assert "belong on the line" not in owned.log(), "the client's farewell is no offence"
 
 
 def test_an_op_that_never_works_says_so_without_a_daemon_too(on_path: None, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -424,3 +425,14 @@ def test_a_client_that_takes_none_of_its_rings_must_attach_again(room: Room) -> 
         assert here.peer.is_listening
     room.attachments.moved(Move(here.cursor, lane, 9))
     assert not here.peer.is_listening
+
+
+def test_a_limit_on_the_size_of_files_is_named_and_waited_for_in_vain(room: Room) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(Refusal, match=r"limit on the size of files \(ulimit -f") as caught:
+            room.attach(ATTACH)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.code == "memory"

@@ -101,6 +101,7 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
             "host-CPU-bound", {"decode"}, "more workers would not help",
         ),
         ({"waiting": 0.9, "waits_for": {"job slow": 3.0, "workers": 1.0}}, "data-bound", {"job slow"}, "detach"),
+        ({"waiting": 0.9, "waits_for": {"job a of uid 7": 3.0}}, "data-bound", {"job a of uid 7"}, "nothing: the job"),
         (STARVED | {"waits_for": {"job slow": 1.0, "workers": 9.0}}, "data-bound", {"decode", "workers"}, "8 more"),
         (
             {**STARVED, "full_cache": FullCache("decoded", 0.25, 40 << 30, "memory")},
