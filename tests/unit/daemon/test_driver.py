@@ -427,7 +427,7 @@ def test_a_client_that_takes_none_of_its_rings_must_attach_again(room: Room) -> 
     assert not here.peer.is_listening
 
 
-def test_a_limit_on_the_size_of_files_is_named_and_waited_for_in_vain(room: Room) -> None:
+def test_a_limit_on_the_size_of_files_is_named_at_once(room: Room) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:

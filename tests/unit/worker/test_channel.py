@@ -146,7 +146,7 @@ except ChannelClosed as e:
 """
 
 
-def test_more_descriptors_than_the_kernel_allows_on_their_way_are_an_end() -> None:
+def test_too_many_descriptors_on_their_way_are_an_end() -> None:
     """It counts those that all processes of this user have sent and nobody has taken; root may send any number."""
     plain = [] if os.getuid() else ["setpriv", "--bounding-set=-sys_resource,-sys_admin"]
     if plain and shutil.which("setpriv") is None:
