@@ -32,7 +32,7 @@ from prepserver.protocol.messages import (
     Scanning,
     Status,
 )
-from prepserver.protocol.places import trusted_dirs
+from prepserver.protocol.places import trusted_dirs, why_refused
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
 
@@ -275,8 +275,8 @@ def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> sock
     except PermissionError as e:
         sock.close()
         raise errors.NoPermission(
-            f"no permission to use the prepserver daemon at {path} as uid {os.getuid()}: the socket belongs to "
-            f"{_owner(path)}. Ask to be added to its group, or start your own daemon in another "
+            f"no permission to use the prepserver daemon at {path} as uid {os.getuid()}: "
+            f"{why_refused(os.fspath(runtime_dir), ATTACH_SOCKET, os.stat)}. Or start your own daemon in another "
             "directory (`prepserver start --runtime-dir DIR` and runtime_dir=DIR)"
         ) from e
     except OSError as e:
@@ -342,11 +342,3 @@ def refusal(message: Refused) -> errors.PrepClientError:
     if message.code == "spec":
         return errors.InvalidSpec(message.text, message.field or "")
     return _REFUSALS.get(message.code, errors.ProtocolViolation)(message.text)
-
-
-def _owner(path: Path) -> str:
-    try:
-        info = path.stat()
-    except OSError:
-        return "another user"
-    return f"uid {info.st_uid}, gid {info.st_gid}, mode {info.st_mode & 0o777:o}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from prepserver.cli import exits
 from prepserver.daemon import ask as daemon_ask
 from prepserver.daemon.runtime_dir import holder
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
-from prepserver.protocol.places import trusted_dirs
+from prepserver.protocol.places import is_named, trusted_dirs, why_refused
 
 _ANSWER_S = 10.0
 
@@ -19,8 +21,15 @@ class AskError(exits.CommandError):
     """The daemon gave no answer; the text says why."""
 
 
-def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _ANSWER_S) -> tuple[Any, Path]:
-    """Sends a question and waits for the answer, for `answer_s` at most.
+class ShutPlace(AskError):
+    """This user may not enter the usual place, so nobody knows whether a daemon runs there."""
+
+
+def ask(
+    runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _ANSWER_S,
+    meet: Callable[[socket.socket], None] = lambda _line: None,
+) -> tuple[Any, Path]:  # fmt: skip
+    """Sends a question and waits for the answer, for `answer_s` at most; `meet` as in `prepserver.daemon.ask`.
 
     Returns:
         The answer, see `prepserver.daemon.ask`, and the runtime directory.
@@ -30,9 +39,13 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _
     """
     path = _find(runtime_dir)
     try:
-        answer = daemon_ask.ask(path / ATTACH_SOCKET, asked, answer_s)
+        answer = daemon_ask.ask(path / ATTACH_SOCKET, asked, answer_s, meet)
     except PermissionError as e:
-        raise AskError(f"no permission to talk to the daemon in {path}", exits.NO_PERMISSION) from e
+        is_shut = not is_named(runtime_dir, os.environ) and not os.access(path, os.X_OK)
+        why = why_refused(os.fspath(path), ATTACH_SOCKET, os.stat)
+        raise (ShutPlace if is_shut else AskError)(
+            f"no permission to talk to a daemon in {path}: {why}", exits.NO_PERMISSION
+        ) from e
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
         pid = holder(path)
         if pid is None:
@@ -43,7 +56,14 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _
             exits.NO_DAEMON,
         ) from e
     except (TimeoutError, BlockingIOError) as e:  # no answer, or a full queue of connections
-        raise AskError(f"the daemon in {path} did not answer within {answer_s:g} s", exits.FAILED) from e
+        said, pid = f"did not answer within {answer_s:g} s", holder(path)
+        if pid is None:
+            raise AskError(f"the daemon in {path} {said}", exits.FAILED) from e
+        raise AskError(
+            f"the daemon in {path} (pid {pid}) {said}: it hangs or is stopped. If that lasts, `kill {pid}` ends it, or "
+            f"else `kill -9 {pid}`",
+            exits.FAILED,
+        ) from e
     except (OSError, ValueError) as e:
         raise AskError(f"the daemon in {path} gave no valid answer: {e}", exits.FAILED) from e
     if isinstance(answer, Refused):

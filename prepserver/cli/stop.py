@@ -5,29 +5,47 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import time
+from pathlib import Path
 
 from prepserver.cli import exits
 from prepserver.cli.ask import ask
+from prepserver.daemon.attach import peer_pidfd
+from prepserver.daemon.runtime_dir import said_in_lock
 from prepserver.protocol.messages import AskStop, Stopping
 
 END_SLACK_S = 5.0
 
 
+_LOOK_AGAIN_S = 0.05
+
+
 def stop(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    answer, path = ask(arguments.runtime_dir, AskStop())
-    assert isinstance(answer, Stopping)
+    # The pid in the daemon's answer may be one of another PID namespace, so the kernel says which process it is.
+    pidfds: list[int] = []
     try:
-        pidfd = os.pidfd_open(answer.pid)
-    except ProcessLookupError:
-        return exits.OK
+        answer, place = ask(arguments.runtime_dir, AskStop(), meet=lambda line: pidfds.append(peer_pidfd(line)))
+        assert isinstance(answer, Stopping)
+        patience_s = answer.within_s + END_SLACK_S
+        has_ended = _await_process(pidfds[0], patience_s) if pidfds[0] >= 0 else _await_lock(place, patience_s)
+    finally:
+        for pidfd in filter(lambda fd: fd >= 0, pidfds):
+            os.close(pidfd)
+    if not has_ended:
+        raise exits.CommandError(f"the daemon in {place} still runs after {patience_s:.0f} s; see its log")
+    return exits.OK
+
+
+def _await_process(pidfd: int, patience_s: float) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    patience_s = answer.within_s + END_SLACK_S
-    ended = poll.poll(patience_s * 1000)
-    os.close(pidfd)
-    if not ended:
-        raise exits.CommandError(
-            f"the daemon in {path} (pid {answer.pid}) still runs after {patience_s:g} s; see its log"
-        )
-    return exits.OK
+    return bool(poll.poll(patience_s * 1000))
+
+
+def _await_lock(place: Path, patience_s: float) -> bool:
+    """Waits until the daemon has emptied its lock file, as its last deed: before Linux 6.5, from another namespace."""
+    until_s, before = time.monotonic() + patience_s, said_in_lock(place)
+    while (now := said_in_lock(place)) == before and now and time.monotonic() < until_s:
+        time.sleep(_LOOK_AGAIN_S)
+    return now != before or not now

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,13 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
 
 
-def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) -> Any:
+def ask(
+    attach_socket: Path, question: AskStatus | AskStop, timeout_s: float,
+    meet: Callable[[socket.socket], None] = lambda _line: None,
+) -> Any:  # fmt: skip
     """Sends `question` and waits for the answer.
+
+    `meet` is called before that with the line, whose peer is the daemon; that of the lease may be a service manager.
 
     Returns:
         The answer: for `AskStatus` the state as a dict; or `Refused`.
@@ -42,6 +48,7 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
             listener.settimeout(timeout_s)
             sock, _ = listener.accept()
         with sock:
+            meet(sock)
             sock.settimeout(timeout_s)
             line = Line(sock, FROM_DAEMON)
             line.send(question)

@@ -37,8 +37,8 @@ class Peer:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock  # the lease
-        self.pid, self.uid, _gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        self.pidfd = _peer_pidfd(sock, self.pid)  # readable when the process is dead; -1 if the kernel gives none
+        self.pid, self.uid = peer_of(sock)
+        self.pidfd = peer_pidfd(sock)  # readable when the process is dead; -1 if the kernel gives none
         self.line: Line | None = None  # carries messages; None before `open`
         self.since_s = awake.now_s()  # when it was accepted, or when its last message was sent to it
         self.asked = False  # whether it has asked its one question
@@ -168,11 +168,17 @@ class Listener:
         self._close_spare()
 
 
-def _peer_pidfd(sock: socket.socket, pid: int) -> int:
+def peer_of(sock: socket.socket) -> tuple[int, int]:
+    """Pid and uid of the peer. The pid is 0 if the peer is in another PID namespace, out of this process's sight."""
+    return _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[:2]
+
+
+def peer_pidfd(sock: socket.socket) -> int:
+    """A pidfd of the peer, which the caller closes; -1 if the kernel gives none."""
     with contextlib.suppress(OSError):
         return struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0]  # type: ignore[no-any-return]
     with contextlib.suppress(OSError):
         # Before Linux 6.5. If the pid was reused after the connect, this watches another process, and only the end of
         # the connection ends the job.
-        return os.pidfd_open(pid)
+        return os.pidfd_open(peer_of(sock)[0])
     return -1

@@ -191,6 +191,14 @@ def holder(path: Path) -> int | None:
     return None
 
 
+def said_in_lock(path: Path) -> str:
+    """What the lock file of a runtime directory says: the daemon's pid; nothing once that has ended in good order."""
+    try:
+        return (path / "lock").read_text()
+    except FileNotFoundError:  # a private one is removed
+        return ""
+
+
 def _first_usable() -> Path:
     refused = []
     for candidate in runtime_dirs(os.environ, os.getuid()):

@@ -7,7 +7,9 @@ and commands take the first in which a daemon listens.
 
 from __future__ import annotations
 
+import grp
 import posixpath
+import pwd
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +20,11 @@ MAX_SOCKET_PATH_BYTES = 107
 """Room for the path of a socket in ``sun_path``, less its NUL."""
 PRIVATE_LOG = "log"
 """Log file in the directory of a private daemon. The daemon's owner writes it, and either process removes it."""
+
+
+def is_named(given: str | None, environ: Mapping[str, str]) -> bool:
+    """Whether the user has named the runtime directory: as an argument, `given`, or in the environment."""
+    return given is not None or bool(environ.get(RUNTIME_DIR_VARIABLE))
 
 
 def runtime_dirs(environ: Mapping[str, str], uid: int) -> list[str]:
@@ -49,3 +56,39 @@ def _is_trusted(place: str, uid: int, status: Callable[..., Any]) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(info.st_mode) and bool(info.st_uid == uid)
+
+
+def why_refused(place: str, socket: str, status: Callable[..., Any]) -> str:
+    """Whose the `socket` in a runtime directory is, and what a user who may not open it can do; `status` is `os.stat`.
+
+    Where the user may not enter the directory, the text is about the directory.
+    """
+    found = f"nobody but its owner can look into {place}"
+    for what, path, for_group in (("socket", f"{place}/{socket}", 0o020), ("directory", place, 0o010)):
+        try:
+            info = status(path)
+        except OSError:
+            continue
+        group = group_name(info.st_gid)
+        found = f"the {what} belongs to {user_name(info.st_uid)}, {group}, mode {stat.S_IMODE(info.st_mode):o}"
+        if info.st_mode & for_group:
+            group = group.removeprefix("group ")
+            found += f". Ask its operator to add you to that group (`usermod -aG {group} NAME`), and log in again"
+        break
+    return found
+
+
+def user_name(uid: int) -> str:
+    """``user alice``, or ``uid 1001`` if this machine has no name for it."""
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def group_name(gid: int) -> str:
+    """``group prepserver``, or ``gid 1001`` if this machine has no name for it."""
+    try:
+        return f"group {grp.getgrgid(gid).gr_name}"
+    except KeyError:
+        return f"gid {gid}"

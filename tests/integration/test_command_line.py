@@ -7,10 +7,12 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import pytest
 from prepclient import Joining, PrepClient, Sharding, SyntheticImages
 from prepserver import __version__
 from prepserver.cli import exits
+from prepserver.cli.ask import AskError, ask_status
 from prepserver.daemon.runtime_dir import holder
 from tests.support import leaks
 from tests.support.clients import OPS, ClientError, ClientProcess
@@ -286,6 +289,42 @@ def test_a_daemon_whose_socket_was_removed_is_named(server: Server) -> None:
         assert f"(pid {pid}) does not listen: " in done.stderr
         assert f"`kill {pid}` ends it" in done.stderr
     (server.runtime_dir / "elsewhere").rename(socket)
+
+
+def test_a_daemon_that_hangs_is_named_with_its_pid(server: Server) -> None:
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(AskError) as said:
+            ask_status(str(server.runtime_dir), 1.0)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    assert f"(pid {server.pid}) did not answer within 1 s" in str(said.value)
+    assert f"`kill -9 {server.pid}`" in str(said.value)
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a PID namespace")
+@pytest.mark.parametrize("is_apart", ["daemon", "command"])
+@pytest.mark.parametrize("has_pidfds", [True, False])
+def test_stop_waits_for_a_daemon_of_another_pid_namespace(
+    is_apart: str, has_pidfds: bool, client_process: Start
+) -> None:
+    """Also before Linux 6.5, where no socket gives a pidfd."""
+    apart = ("unshare", "-mpf", "--mount-proc", "--kill-child")
+    with Server(workers=1, settings={"drain_s": 1.0}, within=apart if is_apart == "daemon" else ()) as server:
+        client = client_process(server, SOURCE, batch_size=16, reconnect_s=0.0)
+        client.read(1)
+        old = "" if has_pidfds else "import prepserver.daemon.attach as a; a._SO_PEERPIDFD = -1; "
+        program = f"{old}from prepserver.cli import main; raise SystemExit(main())"
+        command = [*(apart if is_apart == "command" else ()), sys.executable, "-c", program, "stop"]
+        began_s = time.monotonic()
+        done = subprocess.run(
+            [*command, "--runtime-dir", str(server.runtime_dir)], env=environment(), capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (exits.OK, "")
+        assert time.monotonic() - began_s > 1.0  # the daemon has given the job this time
+        assert server.process.wait(1.0) == exits.OK
+        client.end()
 
 
 @pytest.mark.parametrize("group", ["99999999999", "4294967295"])

@@ -12,6 +12,8 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 
 from prepclient import Joining, PrepClient, Sharding
+from prepserver.cli import exits
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
 from prepserver.pipeline.sources import Concat, FileList, ImageFolder, Repeat, SourceSpec, Subset, SyntheticImages
 from prepserver.protocol.codec import encode
@@ -27,7 +30,7 @@ from prepserver.protocol.messages import AskStop, Scanning, Welcome
 from tests.support import leaks
 from tests.support.clients import ClientError, ClientProcess, inline_rows, read
 from tests.support.hostile import Stranger
-from tests.support.server import Server
+from tests.support.server import Server, environment
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
@@ -159,7 +162,13 @@ def test_a_user_outside_the_group_is_refused_and_told_the_group(world: World) ->
     world.server.runtime_dir.chmod(0o755)  # as systemd makes it: the sockets decide
     refused = world.refused(STRANGER)
     assert refused.kind == "NoPermission"
-    assert f"gid {MEMBER}, mode 660" in refused.text
+    assert f"the socket belongs to uid {DAEMON}, gid {MEMBER}, mode 660" in refused.text
+    outside = ("setpriv", "--groups=0", "--bounding-set=-all", "--inh-caps=-all")
+    for name in ("status", "stop", "quarantine"):
+        command = [*outside, sys.executable, "-m", "prepserver.cli", name, "--runtime-dir", world.server.runtime_dir]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (exits.NO_PERMISSION, "")
+        assert f"gid {MEMBER}, mode 660. Ask its operator to add you to that group" in done.stderr
     world.server.runtime_dir.chmod(0o710)
 
 
