@@ -17,7 +17,7 @@ from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone
 from prepclient.feed import Feed, ListingIdentity, ResumePoint, Service, free_closed_rings
 from prepclient.forks import check_copies, check_process, is_forked
 from prepclient.inline import InlineFeed
-from prepclient.places import find_runtime_dir, listens, places
+from prepclient.places import find_runtime_dir, is_served, places
 from prepclient.private import private_daemon, running_daemon
 from prepclient.progress import ScanProgress
 from prepclient.rows import MappedRing
@@ -237,7 +237,7 @@ class Attachment:
     def find_shard(self) -> bool:
         """Whether this rank has a private daemon, or starts one: then it reads a shard, as no other rank uses that."""
         service = self.service
-        if service.workers is None or (self._private is None and listens(find_runtime_dir(service.runtime_dir))):
+        if service.workers is None or (self._private is None and is_served(service.runtime_dir)):
             return False
         if self.session is None:
             self.spec = self.spec.at_present(is_apart=True)

@@ -25,7 +25,7 @@ def boolean(field: str, value: object) -> bool:
 
 def path(field: str, value: object) -> str:
     """The value as the text of a path."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise SpecError(field, value, "a path")
     return os.fsdecode(value)
 

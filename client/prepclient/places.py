@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from pathlib import Path
 
-from prepclient.errors import NoServer
+from prepclient.errors import NoPermission, NoServer
 from prepclient.transport import connect
 from prepserver.protocol.messages import ATTACH_SOCKET
-from prepserver.protocol.places import runtime_dirs, trusted_dirs
+from prepserver.protocol.places import is_named, runtime_dirs, trusted_dirs
+
+log = logging.getLogger("prepclient")
 
 
 def places(given: str | None) -> list[Path]:
@@ -42,3 +46,26 @@ def listens(runtime_dir: Path) -> bool:
     except NoServer:
         return False
     return True
+
+
+def is_served(given: str | None) -> bool:
+    """Whether a daemon runs for this user, so that no private one is needed.
+
+    None does in a usual place that this user may not enter: nobody knows whether one runs there.
+
+    Raises:
+        NoPermission: As `listens`, in any other place.
+    """
+    place = find_runtime_dir(given)
+    try:
+        return listens(place)
+    except NoPermission as e:
+        if is_named(given, os.environ) or os.access(place, os.X_OK):
+            raise
+        _say_shut(str(e))
+        return False
+
+
+@functools.cache  # once per process
+def _say_shut(why: str) -> None:
+    log.warning("workers=N starts a private daemon, because this user cannot see whether another one runs: %s", why)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from prepserver import __version__
 from prepserver.cli import exits
-from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.ask import AskError, ShutPlace, ask_status
 from prepserver.cli.hardware import Finding, Severity, container, gpus, storage
 from prepserver.cli.network import cluster
 from prepserver.cli.table import console, print_json
@@ -146,6 +146,9 @@ def _daemon(runtime_dir: str | None) -> Finding:
         if e.code == exits.NO_DAEMON:
             start = "start one with `prepserver start -d`, or pass workers=N to PrepClient"
             return Finding("daemon", "ok", f"{e}; {start}")
+        if isinstance(e, ShutPlace):
+            fix = "PrepClient(workers=N) works without it; if no daemon runs there, its owner can remove the folder"
+            return Finding("daemon", "slow", str(e), fix)
         return Finding("daemon", "broken", str(e), "restart it, or ask its operator for access")
     has = (counted(len(found["workers"]), "worker"), counted(len(found["jobs"]), "job"))
     text = f"runs in {found['runtime_dir']}: {', '.join(has)}"

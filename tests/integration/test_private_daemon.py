@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,7 +19,7 @@ import pytest
 from prepclient import NoServer, PrepClient, Sharding, SyntheticImages, private
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, inline_rows, read
-from tests.support.server import Server
+from tests.support.server import Server, environment
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -158,6 +160,33 @@ def test_a_running_daemon_is_preferred(server: Server, client_process: Start) ->
     assert [job["pid"] for job in server.status()["jobs"]] == [client.pid]
     assert leaks.children(client.pid) == []
     client.ask("close")
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs a directory of another user")
+def test_a_usual_place_that_is_shut_holds_no_daemon_of_this_user(short_path: Path) -> None:
+    """Somebody has left it. Where no private daemon is asked for, and where it is named, that is an error."""
+    place = short_path / "prepserver"
+    place.mkdir(mode=0o700)
+    os.chown(place, 60993, 60993)
+    script = (
+        "from prepclient import NoPermission, PrepClient, SyntheticImages as S\n"
+        "from prepserver.cli import doctor\n"
+        "from tests.support.clients import OPS\n"
+        "print(doctor._daemon(None).severity, end=' ')\n"
+        f"for more in ({{}}, {{'workers': 1, 'runtime_dir': {str(place)!r}}}, {{'workers': 1}}, {{'workers': 1}}):\n"
+        "    try:\n"
+        "        with PrepClient(S(32, 32), OPS, batch_size=16, connect_s=0, **more) as client:\n"
+        "            print(sum(1 for _ in client), end=' ')\n"
+        "    except NoPermission as e:\n"
+        "        print(type(e).__name__, end=' ')\n"
+    )
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", script],
+        env=environment(XDG_RUNTIME_DIR=str(short_path)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["slow", "NoPermission", "NoPermission", "2", "2"], done.stderr
+    assert done.stderr.count("this user cannot see whether another one runs") == 1
+    assert "the directory belongs to uid 60993, gid 60993, mode 700" in done.stderr
 
 
 def test_under_a_long_temporary_directory_it_has_a_short_one(
