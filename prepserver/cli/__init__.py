@@ -168,10 +168,16 @@ def _add(
     p.set_defaults(run=run)
     if runtime_dir:
         places = p.add_argument_group("places")  # after the command's own options
-        places.add_argument("--runtime-dir", metavar="DIR", help=_RUNTIME_DIR_HELP)
+        places.add_argument("--runtime-dir", metavar="DIR", type=_folder, help=_RUNTIME_DIR_HELP)
         if cache_dir:
-            places.add_argument("--cache-dir", metavar="DIR", help=cache_dir)
+            places.add_argument("--cache-dir", metavar="DIR", type=_folder, help=cache_dir)
     return p
+
+
+def _folder(text: str) -> str:
+    if not text:  # a variable that is not set: the default would be another folder than was meant
+        raise argparse.ArgumentTypeError("the name is empty; leave out the option for the default")
+    return text
 
 
 def _add_plugin(p: argparse.ArgumentParser, what: str) -> None:

@@ -16,12 +16,13 @@ from prepserver.daemon.quarantine import FOLDER, clear, entries
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    kept = entries(find_state_dir(arguments) / FOLDER)
+    folder = find_state_dir(arguments) / FOLDER
+    kept = entries(folder)
     if arguments.json:
         print_json([dataclasses.asdict(entry) for entry in kept])
         return OK
+    sys.stderr.write(f"{'quarantined samples' if kept else 'no sample is quarantined'} in {folder}\n")
     if not kept:
-        sys.stderr.write("no sample is quarantined\n")
         return OK
     listed = Table(box=None, pad_edge=False)
     for column in ("sample", "path", "dataset", "pipeline", "since", "reason"):
@@ -39,14 +40,15 @@ def quarantine(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if not arguments.clear and not arguments.clear_all:
         return _show(arguments)
-    folder = find_state_dir(arguments) / FOLDER
+    folder = find_state_dir(arguments, to_change=True) / FOLDER
     kept = entries(folder)
     chosen = kept if arguments.clear_all else [e for e in kept if {e.path, str(e.index)} & {*arguments.clear}]
     if not chosen and arguments.clear_all:
-        sys.stderr.write("no sample is quarantined\n")
+        sys.stderr.write(f"no sample is quarantined in {folder}\n")
     elif not chosen:
         raise CommandError(
-            f"--clear {' '.join(arguments.clear)}: not quarantined; `prepserver quarantine` lists the samples that are"
+            f"--clear {' '.join(arguments.clear)}: not quarantined in {folder}; `prepserver quarantine` lists the "
+            "samples that are"
         )
     try:
         clear(folder, chosen)
@@ -54,5 +56,5 @@ def quarantine(arguments: argparse.Namespace) -> int:
         raise CommandError(e, NO_PERMISSION if isinstance(e, PermissionError) else FAILED) from e
     for entry in chosen:
         pipeline = f" for pipeline {entry.pipeline[:12]}" if entry.pipeline else ""
-        sys.stdout.write(f"cleared: sample {entry.index} {entry.path}{pipeline}\n")
+        sys.stdout.write(f"cleared: sample {entry.index} {entry.path}{pipeline} in {folder}\n")
     return OK

@@ -20,6 +20,7 @@ from prepserver import __version__, cli
 from prepserver.__main__ import main as start
 from prepserver.audit.logfile import LogFile
 from prepserver.cli import ask, exits, main
+from prepserver.daemon.quarantine import Quarantine
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import ATTACH_SOCKET, Refused
 from prepserver.protocol.places import RUNTIME_DIR_VARIABLE, SYSTEM_RUNTIME_DIR
@@ -234,11 +235,39 @@ def test_before_the_first_quarantine_none_is_listed(
 ) -> None:
     """The default folder is made with the first sample in it."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "none"))
-    none = ["--runtime-dir", str(tmp_path)]
-    assert said(["quarantine", *none], capsys) == (exits.OK, "", "no sample is quarantined")
-    assert said(["quarantine", "--json", *none], capsys) == (exits.OK, "[]", "")
-    assert said(["quarantine", "--clear-all", *none], capsys) == (exits.OK, "", "no sample is quarantined")
-    assert said(["quarantine", "--clear", "3", *none], capsys)[0] == exits.FAILED
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    none = f"no sample is quarantined in {tmp_path}/none/quarantine"
+    assert said(["quarantine"], capsys) == (exits.OK, "", none)
+    assert said(["quarantine", "--json"], capsys) == (exits.OK, "[]", "")
+    assert said(["quarantine", "--clear-all"], capsys) == (exits.OK, "", none)
+    assert said(["quarantine", "--clear", "3"], capsys)[0] == exits.FAILED
+
+
+def test_without_the_daemon_that_is_named_no_other_quarantine_is_cleared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    Quarantine(tmp_path / "quarantine").add("ab" * 32, 3, "it crashed", "/data")
+    named = ["--runtime-dir", str(tmp_path / "run")]
+    code, out, err = said(["quarantine", "--clear-all", *named], capsys)
+    assert (code, out) == (exits.NO_DAEMON, "")
+    assert f"no daemon runs in {tmp_path}/run. Nothing is changed: start it, or name the folder" in err
+    code, out, err = said(["quarantine", *named], capsys)
+    assert (code, "it crashed" in out) == (exits.OK, True)
+    assert f"no daemon runs in {tmp_path}/run. This reads {tmp_path} (--cache-dir" in err
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", named[1])
+    assert said(["quarantine", "--clear", "3"], capsys)[0] == exits.NO_DAEMON
+    code, out, _ = said(["quarantine", "--clear-all", "--cache-dir", str(tmp_path)], capsys)
+    assert (code, out) == (exits.OK, f"cleared: sample 3 in {tmp_path}/quarantine")
+
+
+@pytest.mark.parametrize("option", ["--runtime-dir", "--cache-dir"])
+def test_an_empty_name_of_a_folder_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As that of a variable that is not set: the default is another folder."""
+    with pytest.raises(SystemExit) as ended:
+        main(["quarantine", option, "", "--clear-all"])
+    assert ended.value.code == exits.USAGE
+    assert f"{option}: the name is empty" in capsys.readouterr().err
 
 
 def test_a_trace_that_cannot_be_is_refused_before_it_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
