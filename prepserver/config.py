@@ -28,6 +28,7 @@ from prepserver.protocol.work import MAX_PLUGINS
 MAX_WORKERS = 1024
 _MAX_FOLDERS = 32
 _MAX_ROOT_BYTES = 1024  # `_MAX_FOLDERS` of them fit one message to a worker
+_LEAST_BYTES = 16 << 10  # of any size: no ring is smaller than 12 KiB, so a smaller number lacks its unit
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 Read = Callable[[Any, str], Any]
@@ -83,26 +84,32 @@ def _seconds(low: float) -> Read:
     return lambda value, name: number(name, value, low, 3600.0)
 
 
-def _bytes(least: int, most: int) -> Read:
+def _bytes(least: int = _LEAST_BYTES, most: int = 1 << 50) -> Read:
     """A size in bytes, or 0 for auto."""
 
     def read(value: Any, name: str) -> int:
         nbytes = parse_bytes(value, name)
-        return nbytes and integer(name, nbytes, least, most)
+        if nbytes and not least <= nbytes <= most:
+            raise ConfigError(
+                f"{name} = {value!r}: must be from {_size(least)} to {_size(most)}. Give it with its unit, such as 8G"
+            )
+        return nbytes
 
     return read
+
+
+def _size(nbytes: int) -> str:
+    """A whole number of some unit as users write it, such as 64M."""
+    unit = next(unit for unit in "TGMK" if nbytes % _UNITS[unit] == 0)
+    return f"{nbytes // _UNITS[unit]}{unit}"
 
 
 def _bytes_or_no_limit(value: Any, name: str) -> int:
     if value in (0, "0") and not isinstance(value, bool):
         return 0
-    try:
-        nbytes = parse_bytes(value, name)
-    except ConfigError:
-        nbytes = 0
-    if not nbytes:
+    if value == "auto":
         raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or 0 for no limit")
-    return integer(name, nbytes, 1, 1 << 50)
+    return int(_bytes()(value, name))
 
 
 def _one_of(*known: str) -> Read:
@@ -192,8 +199,8 @@ class Settings:
     """
 
     workers: int = _setting(0, parse_workers, live=True)
-    memory_bytes: int = _setting(0, _bytes(1, 1 << 50), "memory", live=True)
-    worker_memory_bytes: int = _setting(0, _bytes(64 << 20, 1 << 50), "worker_memory")
+    memory_bytes: int = _setting(0, _bytes(), "memory", live=True)
+    worker_memory_bytes: int = _setting(0, _bytes(64 << 20), "worker_memory")
     runtime_dir: str = _setting("", _text)
     cache_dir: str = _setting("", _text)
     log_level: str = _setting("info", _one_of("debug", "info", "warning", "error"), live=True)
@@ -211,8 +218,8 @@ class Settings:
     source_roots: tuple[str, ...] = _setting((), _folders(or_urls=True), "sources.roots", flag="--root", live=True)
     plugins: tuple[str, ...] = _setting((), _plugins, "plugins.load", flag="--plugin")
     plugin_read: tuple[str, ...] = _setting((), _folders(), "plugins.read", flag="--plugin-read")
-    cache_memory_bytes: int = _setting(0, _bytes(1, 1 << 50), "cache.memory", flag="--cache-memory")
-    cache_disk_bytes: int = _setting(0, _bytes(1, 1 << 55), "cache.disk", live=True)
+    cache_memory_bytes: int = _setting(0, _bytes(), "cache.memory", flag="--cache-memory")
+    cache_disk_bytes: int = _setting(0, _bytes(most=1 << 55), "cache.disk", live=True)
     cache_folders: tuple[str, ...] = _setting((), _folders(), "cache.folders", flag="--cache-folder", live=True)
     memory_per_uid_bytes: int = _setting(0, _bytes_or_no_limit, "limits.memory_per_uid", live=True)
     jobs_per_uid: int = _setting(0, _integer(0, 1 << 20), "limits.jobs_per_uid", live=True)
@@ -229,8 +236,8 @@ class Settings:
         """Raises `ConfigError` for settings that contradict each other."""
         if (self.engine == "ray") != bool(self.remote_workers):
             raise ConfigError(
-                f"engine = {self.engine!r} with {self.remote_workers} remote workers: pass both --engine ray and "
-                "--remote-workers N, or neither"
+                f'engine = {self.engine!r} with {self.remote_workers} remote workers: set both engine = "ray" '
+                "(--engine) and workers under [ray] (--remote-workers), or neither"
             )
 
 
@@ -324,7 +331,9 @@ def reload(old: Settings, read: Settings) -> Reloaded:
 
 
 def format_bytes(nbytes: int) -> str:
-    """`nbytes` as text, in MiB or GiB."""
+    """`nbytes` as text, in KiB, MiB or GiB."""
+    if 0 < nbytes < 1 << 20:
+        return f"{nbytes / 2**10:.1f} KiB"
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"
 
 

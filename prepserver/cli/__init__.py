@@ -27,7 +27,8 @@ _RUNTIME_DIR_HELP = (
     "/run/prepserver, else /tmp/prepserver-UID)"
 )
 _CACHE_DIR_HELP = (
-    "the daemon's --cache-dir (default: that of the running daemon, else $STATE_DIRECTORY, else ~/.cache/prepserver)"
+    "the daemon's --cache-dir (default: that of the running daemon, else $STATE_DIRECTORY, else "
+    "$XDG_CACHE_HOME/prepserver, else ~/.cache/prepserver)"
 )
 _JOB_HELP = "name of the job: job= of the client, as `prepserver status` shows it"
 _ADDRESS_HELP = "address of the Ray cluster (default auto: the cluster of this machine)"
@@ -194,7 +195,8 @@ def _add_start(commands: _Commands) -> None:
         "socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, disk and folders, "
         "[limits] memory_per_uid, jobs_per_uid, streams_per_uid, and [ray] address, workers. On SIGHUP the daemon "
         "reads it again.\n\nexample: prepserver start -d --workers 16 --root /data",
-        cache_dir="folder for listings of datasets, jobs' logs and the quarantine (default: ~/.cache/prepserver)",
+        cache_dir="folder for listings of datasets, jobs' logs and the quarantine (default: $STATE_DIRECTORY, else "
+        "$XDG_CACHE_HOME/prepserver, else ~/.cache/prepserver)",
     )  # fmt: skip
     p.add_argument(
         "--workers", metavar="N|auto", help="worker processes (default auto: as many as jobs need and cores allow)"

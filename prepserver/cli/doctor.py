@@ -76,8 +76,8 @@ def _sandbox() -> Finding:
 
 
 def _memory() -> Finding:
-    (most, whose), (free, limit) = machine_bytes(), machine_free_bytes()
-    text = f"{format_bytes(free)} free; the limit is {whose}: {format_bytes(most)}. The rings get half of what is free"
+    whose, (free, limit) = machine_bytes()[1], machine_free_bytes()
+    text = f"{format_bytes(free)} free; {whose}. The rings get half of what is free"
     if free >= _LITTLE_BYTES:
         return Finding("memory", "ok", text)
     severity: Severity = "slow" if free >= _TRIAL_BYTES else "broken"

@@ -14,15 +14,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.urls import is_url
 from prepserver.protocol.layout import RingLayout, ring_fields
 
-
-def _ring_bytes(rows: int, side: int) -> int:
-    return RingLayout(rows, ring_fields(Pipeline.from_ops([CenterCrop(side)]).fields)).nbytes
-
-
-_LEAST_BYTES = _ring_bytes(2, 1)
-"""The smallest possible ring: two batches of one image of one pixel."""
-
-_USUAL_BYTES = _ring_bytes(128, 224)
+_USUAL_BYTES = RingLayout(128, ring_fields(Pipeline.from_ops([CenterCrop(224)]).fields)).nbytes
 """The smallest useful ring: two batches of 64 images of 224 by 224 pixels."""
 
 
@@ -35,7 +27,7 @@ def doubts(settings: Settings, held_bytes: int = 0) -> list[str]:
         ConfigError: A setting cannot work on this machine.
     """
     if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
-        raise ConfigError("--engine ray needs the package ray: pip install 'prepserver[ray]'")
+        raise ConfigError("engine = \"ray\" (--engine) needs the package ray: pip install 'prepserver[ray]'")
     return [
         *_of_memory(settings.memory_bytes, held_bytes),
         *_of_files(),
@@ -51,19 +43,14 @@ def _of_memory(memory_bytes: int, held_bytes: int) -> list[str]:
     free = machine_free_bytes()[0] + held_bytes
     budget, said = memory_bytes, f"memory = {format_bytes(memory_bytes)}"
     if memory_bytes > total:
-        raise ConfigError(f"{said} is more than {limit}: {format_bytes(total)}. Set --memory lower")
+        raise ConfigError(f"{said} is too much: {limit}. Set memory (--memory) lower")
     if not memory_bytes:
         budget, said = free // 2, f"memory = auto: {format_bytes(free // 2)}, half of what is free"
-    elif memory_bytes < _LEAST_BYTES:
-        raise ConfigError(
-            f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Give it with its unit, such "
-            "as --memory 8G"
-        )
     if budget < _USUAL_BYTES:
-        advice = "Set --memory higher" if memory_bytes else "Free memory, or set --memory"
+        advice = "Set memory (--memory) higher" if memory_bytes else "Free memory, or set memory (--memory)"
         return [f"{said}: two batches of 64 images of 224 x 224 pixels need {format_bytes(_USUAL_BYTES)}. {advice}"]
     if budget > free:
-        return [f"{said}, but only {format_bytes(free)} is free now: jobs may be refused. Set --memory lower"]
+        return [f"{said}, but only {format_bytes(free)} is free now: jobs may be refused. Set memory (--memory) lower"]
     return []
 
 
@@ -84,7 +71,7 @@ def _of_roots(roots: tuple[str, ...]) -> list[str]:
             if not os.access(root, os.R_OK | os.X_OK):
                 found.append(f"uid {os.geteuid()}, which runs this daemon, cannot read root {root}")
         elif os.path.exists(root):
-            raise ConfigError(f"root {root} is not a folder. Name the folder that holds the datasets with --root")
+            raise ConfigError(f"root {root} is not a folder. Name a folder of datasets in [sources] roots (--root)")
         else:
             found.append(f"uid {os.geteuid()} cannot see root {root}: no dataset below it can be read until it can")
     return found
@@ -111,5 +98,5 @@ def _of_cache(cache_dir: str) -> list[str]:
     else:
         return []
     if cache_dir:
-        raise ConfigError(f"cache_dir = {cache_dir}: {wrong}. Choose another --cache-dir")
-    return [f"{wrong}, so {path} cannot hold listings and logs: no dataset can be listed. Set --cache-dir"]
+        raise ConfigError(f"cache_dir = {cache_dir}: {wrong}. Choose another folder (--cache-dir)")
+    return [f"{wrong}, so {path} cannot hold listings and logs: no dataset can be listed. Set cache_dir (--cache-dir)"]

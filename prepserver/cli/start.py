@@ -79,6 +79,8 @@ def _start(arguments: argparse.Namespace) -> int:
     if arguments.daemon:  # whose log has them, too
         for doubt in doubtful:
             sys.stderr.write(f"prepserver start: warning: {doubt}\n")
+    if settings.cache_dir:
+        _make_cache_dir(settings.cache_dir)
     passed = take_attach_socket(os.environ)
     group = _group(settings.socket_group)
     place = RuntimeDir(
@@ -107,6 +109,22 @@ def _reread(arguments: argparse.Namespace, held_bytes: int) -> Settings:
     for doubt in doubtful:
         log.warning("reload: %s", doubt)
     return settings
+
+
+def _make_cache_dir(cache_dir: str) -> None:
+    """Raises `ConfigError` if listings cannot be kept there: every job would be refused."""
+    try:
+        Path(cache_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = os.stat(cache_dir)
+    except OSError as e:
+        raise ConfigError(
+            f"cache_dir = {cache_dir} cannot be made: {e.filename}: {e.strerror}. Choose another folder (--cache-dir)"
+        ) from e
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigError(
+            f"cache_dir = {cache_dir} can be written by others than uid {os.geteuid()}, which runs this daemon: choose "
+            "another folder (--cache-dir), or chown it and chmod 700"
+        )
 
 
 def _group(name: str) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prepserver.config import Settings
+from prepserver.config import Settings, format_bytes
 from prepserver.memory.errors import MemoryShort
 from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.source import SourceSpec
@@ -86,7 +86,7 @@ class Access:
             raise MemoryShort(
                 asked_bytes,
                 limit - held_bytes,
-                f"uid {uid} has {held_bytes / 2**20:.0f} MiB of its memory_per_uid = {limit / 2**20:.0f} MiB "
+                f"uid {uid} has {format_bytes(held_bytes)} of its memory_per_uid = {format_bytes(limit)} "
                 "(end another job, ask for less with a smaller batch_size or prefetch, or have memory_per_uid raised "
                 "under [limits] in the daemon's --config)",
             )

@@ -54,9 +54,10 @@ def machine_free_bytes() -> tuple[int, str]:
 
 
 def machine_bytes() -> tuple[int, str]:
-    """Return the most memory that this process could ever have, and the name of the limit."""
+    """Return the most memory that this process could ever have, and the limit with its size."""
     limits = [(group.limit_bytes, group.text) for group in memory_limits()]
-    return min([(field(_MEMINFO, "MemTotal:") * 1024, "the machine's memory (MemTotal in /proc/meminfo)"), *limits])
+    total = field(_MEMINFO, "MemTotal:") * 1024
+    return min([(total, f"the machine's memory (MemTotal in /proc/meminfo) is {total >> 20} MiB"), *limits])
 
 
 def worker_bytes(workers: int) -> int:

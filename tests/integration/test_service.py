@@ -165,7 +165,7 @@ def test_a_reload_applies_settings_and_names_those_that_wait(service: ServiceMan
 
 @pytest.mark.parametrize(
     ("memory", "said"),
-    [("lots", "memory = 'lots'"), ("1K", "memory = 1024 bytes"), ("900000G", "memory = 900000.0 GiB")],
+    [("lots", "memory = 'lots'"), ("1K", "memory = '1K': must be from 16K"), ("900000G", "memory = 900000.0 GiB")],
 )
 def test_a_reload_of_settings_that_cannot_be_changes_nothing(service: ServiceManager, memory: str, said: str) -> None:
     """What `prepserver start` refuses on this machine is refused, too."""

@@ -317,6 +317,20 @@ def test_a_daemon_in_a_bad_place_is_not_started(tmp_path: Path, capsys: pytest.C
     assert "no/such" in err
 
 
+def test_a_cache_dir_that_cannot_be_made_starts_no_daemon(short_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder above it can be written to, as far as its mode says."""
+    place = ["--workers", "1", "--runtime-dir", str(short_path / "run")]
+    code, _, err = said(["start", *place, "--cache-dir", "/proc/none/cache"], capsys)
+    assert code == exits.USAGE
+    assert err.startswith("prepserver start: cache_dir = /proc/none/cache")
+    assert "Choose another folder (--cache-dir)" in err
+    (short_path / "open").mkdir()
+    (short_path / "open").chmod(0o777)
+    code, _, err = said(["start", *place, "--cache-dir", str(short_path / "open")], capsys)
+    assert (code, "can be written by others" in err) == (exits.USAGE, True)
+    assert not (short_path / "run").exists()
+
+
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "prepserver", "--version"],

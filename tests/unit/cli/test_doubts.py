@@ -21,13 +21,13 @@ def test_settings_that_the_machine_can_follow_raise_no_doubt(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--memory", "900T"], "is more than"),
-        (["--memory", "8"], "no ring is smaller than"),
+        (["--memory", "900T"], "is too much: "),
+        (["--memory", "8"], "--memory = '8': must be from 16K"),
         (["--root", "FILE"], "is not a folder"),
         (["--cache-dir", "FILE"], "is not a folder"),
         (["--cache-dir", "FILE/below"], "is not a folder"),
-        (["--engine", "ray"], "pass both --engine ray and --remote-workers N, or neither"),
-        (["--remote-workers", "2"], "pass both --engine ray and --remote-workers N, or neither"),
+        (["--engine", "ray"], 'set both engine = "ray" (--engine) and'),
+        (["--remote-workers", "2"], "workers under [ray] (--remote-workers), or neither"),
         (["--engine", "ray", "--remote-workers", "2", "--address", "ray://head:10001"], "must belong to the cluster"),
         (["--engine", "ray", "--remote-workers", "2"], "needs the package ray: pip install 'prepserver[ray]'"),
     ],
@@ -48,6 +48,7 @@ def test_a_memory_refusal_names_what_the_machine_has() -> None:
     total, limit = machine_bytes()
     with pytest.raises(ConfigError) as refused:
         doubts(Settings(memory_bytes=total + 1))
+    assert str(refused.value).count(f"{total >> 20} MiB") == 1
     assert limit in str(refused.value)
     assert "--memory" in str(refused.value)
 
@@ -64,7 +65,7 @@ def test_a_default_cache_that_cannot_be_made_is_doubted(tmp_path: Path, monkeypa
     (tmp_path / "file").touch()
     (said,) = doubts(Settings(memory_bytes=64 << 20))
     assert said.startswith(f"{tmp_path}/file is not a folder")
-    assert "Set --cache-dir" in said
+    assert "Set cache_dir (--cache-dir)" in said
 
 
 def test_a_missing_folder_for_caches_or_plugins_is_named(tmp_path: Path) -> None:
