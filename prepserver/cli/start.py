@@ -8,6 +8,7 @@ import functools
 import grp
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -143,6 +144,9 @@ def _serve(
     settings: Settings, doubtful: list[str], place: RuntimeDir, door: Door, passed: socket.socket | None,
     reread: Reread | None, lifeline: int | None, ready: Callable[[], None],
 ) -> int:  # fmt: skip
+    # Slurm's --signal=USR1 reaches all steps of a job. Zygote and workers inherit this.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     log_to_stderr(settings.log_level, settings.log_format)
     for doubt in doubtful:
         log.warning("%s", doubt)

@@ -373,6 +373,19 @@ def test_a_second_signal_does_not_wait_for_the_jobs(
     server.assert_gone()
 
 
+def test_signals_that_a_scheduler_sends_to_all_steps_end_nothing(server: Server, client_process: Start) -> None:
+    """Such as Slurm's ``--signal=USR1``."""
+    before = leaks.marked(server.mark)
+    assert len(before) == 4  # the daemon, the zygote, two workers
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        for pid in before:
+            os.kill(pid, number)
+    client = client_process(server, SOURCE, batch_size=16)
+    assert len(client.read()) == 64
+    client.end()
+    assert before.keys() <= leaks.marked(server.mark).keys()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_ends_a_daemon_that_starts(number: signal.Signals) -> None:
     with contextlib.ExitStack() as stack:
