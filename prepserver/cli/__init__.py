@@ -530,7 +530,9 @@ def _add_trace(commands: _Commands) -> None:
     p.add_argument(
         "--seconds", metavar="S", type=_within(float, 0.0, 600), default=10.0, help="how long to record (default 10)"
     )  # fmt: skip
-    p.add_argument("-o", metavar="FILE.pftrace", dest="output", type=Path, required=True, help="file to write")
+    p.add_argument(
+        "-o", metavar="FILE.pftrace", dest="output", type=Path, required=True, help="the trace; - writes it to stdout"
+    )  # fmt: skip
 
 
 def _add_demo(commands: _Commands) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -14,6 +13,7 @@ from typing import Any
 from prepserver.audit.logfile import path_of
 from prepserver.cli import exits
 from prepserver.cli.joblog import find_log
+from prepserver.cli.output import write_output
 from prepserver.cli.run_page import call, data_of, page, reads_of, shown
 from prepserver.cli.table import console, figure, print_json, table
 from prepserver.telemetry.history import RUNS_KEPT, History, Track, figures, joined, paths, read
@@ -22,14 +22,7 @@ from prepserver.telemetry.history import RUNS_KEPT, History, Track, figures, joi
 def report(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     history = _run(arguments.job, arguments)
-    text = page(history)
-    try:
-        if str(arguments.output) == "-":
-            sys.stdout.write(text)
-        else:
-            arguments.output.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise exits.CommandError(f"{arguments.output}: {e.strerror}") from e
+    write_output(arguments.output, page(history).encode())
     return exits.OK
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.cli.ask import ask
+from prepserver.cli.output import write_output
 from prepserver.protocol.messages import AskStatus
 from prepserver.protocol.trace import Heard, MadeChunk, Told, Trace, Ways
 from prepserver.telemetry.logs import counted
@@ -38,11 +39,9 @@ def trace(arguments: argparse.Namespace) -> int:
         for chunk, numbers in ways.of_chunks.items():
             flows.setdefault(chunk, []).extend(numbers)
     made.chunks(chunks, flows)
-    try:
-        arguments.output.write_bytes(made.content())
-    except OSError as e:
-        raise exits.CommandError(f"{arguments.output}: {e.strerror}") from e
-    sys.stderr.write(f"{counted(len(found['chunks']), 'chunk')}: open {arguments.output} at ui.perfetto.dev\n")
+    write_output(arguments.output, made.content())
+    file = "the output" if str(arguments.output) == "-" else arguments.output
+    sys.stderr.write(f"{counted(len(found['chunks']), 'chunk')}: open {file} at ui.perfetto.dev\n")
     return exits.OK
 
 
