@@ -158,8 +158,8 @@ def check_cache(cache: object, pipeline: Pipeline) -> str:
 def _job_name(world_size: int) -> str:
     if world_size == 1:
         script = "".join(c if c.isprintable() else "_" for c in os.path.basename(sys.argv[0]))
-        script = "notebook" if script == "ipykernel_launcher.py" else script
-        return f"{script or 'python'}-{os.getpid()}"
+        named = {"ipykernel_launcher.py": "notebook", "-": "stdin", "-c": "python", "": "python"}
+        return f"{named.get(script, script)}-{os.getpid()}"
     env = os.environ
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         if env.get(name, "none") != "none":

@@ -22,12 +22,17 @@ class FolderError(Exception):
     """The folder cannot hold a cache; the text says why, and what to do."""
 
 
+class NoFolder(FolderError):
+    """There is no such folder."""
+
+
 def open_folder(path: str, allowed: Sequence[str], make: bool = False) -> int:
     """Open a folder below one of the `allowed` ones; with `make`, create it with mode 0700 if it is missing.
 
     The caller owns the descriptor.
 
     Raises:
+        NoFolder: It is missing, and `make` is False.
         FolderError: It lies elsewhere, or others than this user and root could write there.
     """
     real = os.path.realpath(path)
@@ -50,9 +55,15 @@ def open_folder(path: str, allowed: Sequence[str], make: bool = False) -> int:
             os.close(here)
             here = there
             _check_owner(path, at, os.fstat(here), is_last=at == real)
+    except FileNotFoundError as error:
+        os.close(here)
+        raise NoFolder(
+            f"cache = {path}: there is no folder {at}, and the daemon makes one only for its own user (uid "
+            f"{os.geteuid()}) and root: ask its operator to make it, or name one that exists"
+        ) from error
     except OSError as error:
         os.close(here)
-        raise FolderError(f"cache = {path}: {at}: {error.strerror}") from error
+        raise FolderError(f"cache = {path}: {f'{at}: ' * (at != path)}{error.strerror}") from error
     except FolderError:
         os.close(here)
         raise

@@ -87,7 +87,8 @@ def metrics(arguments: argparse.Namespace) -> int:
         server = _Server(arguments.listen, state)
     except (OSError, OverflowError, ValueError) as e:
         why = getattr(e, "strerror", None) or e
-        raise exits.CommandError(f"--listen {arguments.listen}: {why}", exits.USAGE) from e
+        is_busy = getattr(e, "errno", None) == errno.EADDRINUSE
+        raise exits.CommandError(f"--listen {arguments.listen}: {why}", exits.FAILED if is_busy else exits.USAGE) from e
     with server:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.OK))  # so that the server removes its socket
         sys.stderr.write(f"prepserver metrics: serving /metrics and /health on {arguments.listen}\n")

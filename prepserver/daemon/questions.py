@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from prepserver.cache.folder import FolderError
+from prepserver.cache.folder import FolderError, NoFolder
 from prepserver.daemon import awake
 from prepserver.daemon.access import Access, Denied
 from prepserver.daemon.attach import Peer
@@ -136,7 +136,7 @@ class Questions:
         except Denied as e:
             self.clients.refuse(peer, "permission", str(e))
         except FolderError as e:
-            self.clients.refuse(peer, "permission", str(e), "cache")
+            self.clients.refuse(peer, "spec" if isinstance(e, NoFolder) else "permission", str(e), "cache")
         else:
             self.pool.listings.want(asked.source, Question(self, peer, asked), peer.uid, reading, files)
 

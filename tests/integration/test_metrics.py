@@ -122,6 +122,8 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
         assert cli("metrics", "--once", "--runtime-dir", str(server.runtime_dir)).returncode == exits.NO_DAEMON
         for listen in ("9477", "127.0.0.1:99999", "127.0.0.1:http"):
             assert main(["metrics", "--listen", listen]) == exits.USAGE
+        with socket.create_server(("127.0.0.1", 0)) as busy:
+            assert main(["metrics", "--listen", f"127.0.0.1:{busy.getsockname()[1]}"]) == exits.FAILED
         said = [json.loads(line) for line in server.log().splitlines()]
         assert {each["level"] for each in said} <= {"info", "warning"}
         assert any("ready in" in each["message"] for each in said)
@@ -135,7 +137,7 @@ def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path, capsys
         daemon.bind(str(other))
         daemon.listen()
         for taken in (path, other):
-            assert main(["metrics", "--listen", f"unix:{taken}"]) == exits.USAGE
+            assert main(["metrics", "--listen", f"unix:{taken}"]) == exits.FAILED
             assert capsys.readouterr().err == f"prepserver metrics: --listen unix:{taken}: Address already in use\n"
         assert get(path, "/health")[0] == 503
     assert not path.exists()

@@ -235,6 +235,14 @@ def test_without_roots_a_user_gets_only_what_is_made_not_read(world: World) -> N
     made.ask("close")
 
 
+def test_a_cache_folder_that_is_missing_is_named_for_another_user(world: World) -> None:
+    folder = world.server.home / "disk"
+    world.server.reload(f"{world.server.settings}\n[cache]\nfolders = ['{folder}']")
+    refused = world.refused(MEMBER, cache=str(folder / "mine"))
+    assert refused.kind == "InvalidSpec"
+    assert f"cache = {folder}/mine: there is no folder {folder}, and the daemon makes one only" in refused.text
+
+
 def test_limits_hold_for_each_user_and_name_themselves(world: World) -> None:
     world.limit("jobs_per_uid = 2\nstreams_per_uid = 1\nmemory_per_uid = '4M'")
     first = world.client(MEMBER, job="one")

@@ -79,6 +79,12 @@ def test_a_script_of_an_odd_name_gives_a_job_a_printable_name(monkeypatch: pytes
     assert spec().job.startswith("two_lines.py-")
 
 
+@pytest.mark.parametrize(("script", "job"), [("-", "stdin-"), ("-c", "python-"), ("", "python-")])
+def test_a_program_without_a_file_gives_a_job_a_name(script: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [script])
+    assert spec().job.startswith(job)
+
+
 def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
     digest = spec().digest
     assert spec(views=1).digest == digest
