@@ -14,6 +14,7 @@ from prepserver.cli import exits
 from prepserver.cli.ask import ask_status
 from prepserver.cli.table import console, duration, figure, gpu_memory, percent, print_json, table
 from prepserver.config import format_bytes
+from prepserver.protocol.places import user_name
 from prepserver.telemetry.logs import counted
 
 _HELD_UP = 0.1  # a remote worker that waits for the network for this fraction of its time is worth a line
@@ -53,13 +54,14 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     yield from _remote(found)
     if found["jobs"]:
         yield table(
-            "jobs", ("id", "job", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
+            "jobs", ("id", "job", "user", "pid", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
             [
-                (j["id"], j["name"], _rank(j), j["stream"], _epoch(j), figure(j.get("images_per_s")),
-                 percent(j.get("wait_fraction")), j.get("waits_for") or "-", j["ready_rows"])
+                (j["id"], j["name"], user(j), j["pid"] or "-", _rank(j), j["stream"], _epoch(j),
+                 figure(j.get("images_per_s")), percent(j.get("wait_fraction")), j.get("waits_for") or "-",
+                 j["ready_rows"])
                 for j in found["jobs"]
             ],
-            gives_way="job",
+            gives_way="job", dropped=("user", "pid"),
         )  # fmt: skip
         yield from verdicts(found["jobs"])
     if found["streams"]:
@@ -142,6 +144,11 @@ def _lane(lane: dict[str, Any]) -> str:
     return (
         f"{lane['id']}: {lane['rows']} rows{views}, {format_bytes(lane['ring_bytes'])}, {counted(lane['jobs'], 'job')}"
     )
+
+
+def user(job: dict[str, Any]) -> str:
+    """Name of the user who runs a job; the uid if it has none."""
+    return user_name(job["uid"]).split()[-1]
 
 
 def _rank(job: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -19,7 +20,8 @@ from prepserver.config import format_bytes
 from prepserver.telemetry.logs import printable
 
 _PIPE_WIDTH = 100_000
-_LEAST_CHARS = 7
+_LEAST_CHARS = 7  # of a column that gives way
+_NAME_CHARS = 24  # before that, columns that can be dropped are
 
 
 def console() -> Console:
@@ -51,26 +53,32 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """One line per row; in a terminal that is too narrow for all columns, a paragraph with the columns' names."""
+    """One line per row; in a terminal that is too narrow for all columns, a paragraph with the columns' names.
+
+    Columns in `dropped` are left out of the lines if that makes room.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     gives_way: str
+    dropped: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        made = Table(title=Text(self.title), title_justify="left", box=None, pad_edge=False)
-        width = 2 * (len(self.columns) - 1)
-        for column, *cells in zip(self.columns, *self.rows, strict=True):
-            gives_way, longest = column == self.gives_way, max(map(cell_len, cells), default=0)
-            least = min(_LEAST_CHARS, longest) if gives_way else longest
-            width += max(cell_len(column), least)
-            made.add_column(Text(column), no_wrap=not gives_way, overflow="ellipsis", min_width=least)
-        if width <= options.max_width:
-            for row in self.rows:
-                made.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-            yield made
-            return
+        for left_out, least_chars in (((), _NAME_CHARS), (self.dropped, _LEAST_CHARS)):
+            made = Table(title=Text(self.title), title_justify="left", box=None, pad_edge=False)
+            width, kept = -2, [column not in left_out for column in self.columns]
+            for column, *cells in itertools.compress(zip(self.columns, *self.rows, strict=True), kept):
+                gives_way, longest = column == self.gives_way, max(map(cell_len, cells), default=0)
+                least = min(least_chars, longest) if gives_way else longest
+                width += 2 + max(cell_len(column), least)
+                made.add_column(Text(column), no_wrap=not gives_way, overflow="ellipsis", min_width=least)
+            if width <= options.max_width:
+                for row in self.rows:
+                    shown = itertools.compress(row, kept)
+                    made.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in shown))
+                yield made
+                return
         yield Text(self.title, "italic")
         for row in self.rows:
             named = zip(self.columns, row, strict=True)
@@ -78,10 +86,15 @@ class _Rows:
             yield Padding(text, (0, 0, 0, 2))
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, gives_way: str) -> RenderableType:
-    """A table whose column `gives_way` is shortened first if the terminal is too narrow, but not to nothing."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, gives_way: str, dropped: Sequence[str] = ()
+) -> RenderableType:
+    """A table whose column `gives_way` is shortened first if the terminal is too narrow, but not to nothing.
+
+    Columns in `dropped` are there only if the terminal has room.
+    """
     # Names come from other users, and must not control the terminal.
-    return _Rows(title, columns, [[printable(str(cell)) for cell in row] for row in rows], gives_way)
+    return _Rows(title, columns, [[printable(str(cell)) for cell in row] for row in rows], gives_way, dropped)
 
 
 def figure(value: float | None, form: str = ".0f") -> str:

@@ -19,15 +19,17 @@ from rich.text import Text
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
 from prepserver.cli.keys import keys_at_once, pressed
-from prepserver.cli.status import style_of, verdicts
+from prepserver.cli.status import style_of, user, verdicts
 from prepserver.cli.table import console, duration, figure, gpu_memory, percent, print_json
 from prepserver.config import format_bytes
+from prepserver.telemetry.logs import printable
 
 _SORTS = ("wait", "images/s", "lag", "job")
 _GLYPHS = "█▓▒░·"
 _COLOURS = ("cyan", "blue", "magenta", "yellow", "green")
-_NARROW, _SMALL = 100, 72  # terminals with fewer columns get fewer columns of the jobs' table
+_WIDE, _NARROW, _SMALL = 120, 100, 72  # terminals with fewer columns get fewer columns of the jobs' table
 _JOB_CHARS = 24
+_USER_CHARS = 10
 _VERDICT_LINES = 8  # of one entry on a narrow terminal
 
 
@@ -210,26 +212,31 @@ def _sorted(jobs: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
     made = Table(box=None, pad_edge=False, width=width, expand=False)
-    left_out = set() if width >= _NARROW else {"rank", "lag"} if width >= _SMALL else {"rank", "lag", "shared", "ring"}
+    left_out = set() if width >= _WIDE else {"user", "pid"}
+    if width < _NARROW:
+        left_out |= {"rank", "lag"} if width >= _SMALL else {"rank", "lag", "shared", "ring"}
     chars = _JOB_CHARS if width >= _SMALL else _JOB_CHARS // 2
-    for name in ("job", "rank", "images/s", "wait", "shared", "lag", "ring", "verdict"):
+    for name in ("job", "user", "pid", "rank", "images/s", "wait", "shared", "lag", "ring", "verdict"):
         if name in left_out:
             continue
         made.add_column(
-            Text(name), no_wrap=True, overflow="ellipsis", justify="left" if name in ("job", "ring", "verdict") else
-            "right", ratio=1 if name == "verdict" else None,
+            Text(name), no_wrap=True, overflow="ellipsis",
+            justify="left" if name in ("job", "user", "ring", "verdict") else "right",
+            ratio=1 if name == "verdict" else None,
         )  # fmt: skip
     for job in jobs:
         verdict, fill = job.get("verdict") or {"verdict": "-", "kind": "not enough data"}, job.get("ring_fill", 0.0)
         wait, name = job.get("wait_fraction"), job["name"]
         cells = {
             "job": Text(name if len(name) <= chars else name[: chars - 1] + "…"),
+            "user": Text(printable(user(job))[:_USER_CHARS]),
+            "pid": Text(str(job["pid"] or "-")),
             "rank": Text(f"{job['rank']}/{job['world_size']}"),
             "images/s": Text(figure(job.get("images_per_s"), ",.0f")),
             "wait": Text(percent(wait), "bold dark_orange3" if (wait or 0) >= 0.05 else ""),
             "shared": Text(f"{job['sharing_factor']:.1f}x"),
             "lag": Text(f"{job.get('lag_rows', 0):,}"),
-            "ring": _bar(fill, 10) if not left_out else Text(percent(fill)),
+            "ring": _bar(fill, 10) if width >= _NARROW else Text(percent(fill)),
             "verdict": Text(verdict["verdict"], style_of(verdict) if verdict["verdict"] != "-" else "dim"),
         }
         made.add_row(*(cell for column, cell in cells.items() if column not in left_out))

@@ -235,7 +235,7 @@ def test_without_roots_a_user_gets_only_what_is_made_not_read(world: World) -> N
     made.ask("close")
 
 
-def test_a_cache_folder_that_is_missing_is_named_for_another_user(world: World) -> None:
+def test_another_user_is_told_of_a_missing_cache_folder(world: World) -> None:
     folder = world.server.home / "disk"
     world.server.reload(f"{world.server.settings}\n[cache]\nfolders = ['{folder}']")
     refused = world.refused(MEMBER, cache=str(folder / "mine"))

@@ -243,7 +243,7 @@ def test_before_the_first_quarantine_none_is_listed(
     assert said(["quarantine", "--clear", "3"], capsys)[0] == exits.FAILED
 
 
-def test_without_the_daemon_that_is_named_no_other_quarantine_is_cleared(
+def test_without_the_named_daemon_no_quarantine_is_cleared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))

@@ -80,6 +80,17 @@ def test_80_columns_have_room_for_all_but_a_long_name() -> None:
         assert cell in text
 
 
+def test_user_and_pid_of_a_job_are_shown_where_there_is_room() -> None:
+    found = state("train")
+    for pid, cell in ((4_194_000, "4194000"), (0, "-")):  # 0: in another PID namespace
+        found["jobs"][0] |= {"pid": pid, "uid": 0}
+        title, row = (line.split() for line in shown(found, 120) if line.startswith(("id  job", "17  train")))
+        assert (title[2:4], row[2:4]) == (["user", "pid"], ["root", cell])
+    assert not any("user  pid" in line or " root" in line for line in shown(state(), 80))  # the name is longer
+    found["jobs"][0]["uid"] = 60_993  # nobody's
+    assert any("train  60993" in line for line in shown(found, 120))
+
+
 def test_a_name_is_shown_as_it_is_and_not_as_markup() -> None:
     for name in ("[/]", "[red]x[/red]", ":smile:"):
         assert any(name in line for line in shown(state(name), 200))

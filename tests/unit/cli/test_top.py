@@ -70,7 +70,7 @@ def test_the_screen_fits_every_terminal(width: int, jobs: int) -> None:
 def test_all_that_is_known_is_shown_on_a_wide_terminal() -> None:
     text = shown(busy(), 160)
     for cell in ("99 % of 1 busy", "decode 60 %", "12.3 of 16 busy", "97 %", "612 W", "3.0 GiB/s", "run-001", "7/8",
-                 "33 %", "12,346", "2.0x", "Also: copy-bound (copy)", "MIG 1g", "pid 77",
+                 "root", "33 %", "12,346", "2.0x", "Also: copy-bound (copy)", "MIG 1g", "pid 77",
                  "3.0 MiB of 4.0 MiB, hits 60 %"):  # fmt: skip
         assert cell in text
 
