@@ -71,8 +71,8 @@ def why_refused(place: str, socket: str, status: Callable[..., Any]) -> str:
             continue
         group = group_name(info.st_gid)
         found = f"the {what} belongs to {user_name(info.st_uid)}, {group}, mode {stat.S_IMODE(info.st_mode):o}"
-        if info.st_mode & for_group:
-            group = group.removeprefix("group ")
+        if info.st_mode & for_group and info.st_gid != 0:  # nobody should join root's group for this
+            group = group.split()[-1]
             found += f". Ask its operator to add you to that group (`usermod -aG {group} NAME`), and log in again"
         break
     return found
