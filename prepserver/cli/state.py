@@ -36,7 +36,7 @@ def find_state_dir(arguments: argparse.Namespace, *, to_change: bool = False) ->
         if not found.is_dir():
             raise CommandError(f"--cache-dir {arguments.cache_dir}: no such folder", USAGE)
         return found
-    why: Exception
+    why: CommandError
     try:
         return Path(ask_status(arguments.runtime_dir)["state_dir"])
     except KeyError:
@@ -46,13 +46,14 @@ def find_state_dir(arguments: argparse.Namespace, *, to_change: bool = False) ->
             raise
         why = e
     found = state_dir_of("", os.environ)
-    if isinstance(why, AskError) and why.code == NO_DAEMON and not is_named(arguments.runtime_dir, os.environ):
+    if why.code == NO_DAEMON and not is_named(arguments.runtime_dir, os.environ):
         return found
     if to_change:
+        start = "start it, or " if why.code == NO_DAEMON else ""
         raise CommandError(
-            f"{why}. Nothing is changed: start it, or name the folder that it uses with --cache-dir (that of this "
-            f"user is {found})",
-            getattr(why, "code", USAGE),
+            f"{why}. Nothing is changed: {start}name the folder that it uses with --cache-dir (that of this user is "
+            f"{found})",
+            why.code,
         )
     sys.stderr.write(f"prepserver {arguments.command}: {why}. This reads {found} (--cache-dir names another folder)\n")
     return found
