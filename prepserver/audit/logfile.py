@@ -137,6 +137,23 @@ def read(folder: Path, job: str, uid: int) -> Found:
     return found
 
 
+def opened(folder: Path, job: str, uid: int) -> list[tuple[str, int]]:
+    """The names of all files about a job, and a descriptor of each that can only be read, which the caller closes.
+
+    Raises:
+        OSError: One is there and cannot be opened.
+    """
+    path = path_of(folder, job, uid)
+    found: list[tuple[str, int]] = []
+    with contextlib.ExitStack() as undo:
+        for each in (aside(path), path, *history.paths(path)):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((each.name, os.open(each, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)))
+                undo.callback(os.close, found[-1][1])
+        undo.pop_all()
+    return found
+
+
 def path_of(folder: Path, job: str, uid: int) -> Path:
     """Path of a job's log: its name is unique and resembles the job's."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", job)[:60].lstrip(".") or "_"

@@ -11,7 +11,7 @@ from typing import Any
 from prepserver.cli import exits
 from prepserver.daemon import ask as daemon_ask
 from prepserver.daemon.runtime_dir import holder
-from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
+from prepserver.protocol.messages import ATTACH_SOCKET, AskLogs, AskStatus, AskStop, Refused
 from prepserver.protocol.places import is_named, trusted_dirs, why_refused
 
 _ANSWER_S = 10.0
@@ -26,7 +26,7 @@ class ShutPlace(AskError):
 
 
 def ask(
-    runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _ANSWER_S,
+    runtime_dir: str | None, asked: AskStatus | AskStop | AskLogs, answer_s: float = _ANSWER_S,
     meet: Callable[[socket.socket], None] = lambda _line: None,
 ) -> tuple[Any, Path]:  # fmt: skip
     """Sends a question and waits for the answer, for `answer_s` at most; `meet` as in `prepserver.daemon.ask`.

@@ -134,7 +134,7 @@ class _Names:
 
         try:
             source = open_source(source_from_wire(self._rows.source), Path(self._rows.index))
-        except (SourceError, ValueError):
+        except (SourceError, ValueError, OSError):  # perhaps the cache of another user
             return None
         return lambda index: printable(source.name(index))
 

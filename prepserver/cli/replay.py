@@ -36,7 +36,7 @@ def replay(arguments: argparse.Namespace) -> int:
         load(arguments.plugins or ())
     except PluginError as e:
         raise CommandError(e, USAGE) from e
-    found = open_log(arguments)
+    found = open_log(arguments, may_ask=False)  # it opens the listing and the quarantine, too
     epoch, position = _place(found.begun(), arguments)
     try:
         rows = epoch.rows

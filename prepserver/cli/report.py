@@ -72,8 +72,8 @@ def _run(name: str, arguments: argparse.Namespace) -> History:
                 raise exits.CommandError(
                     f"{name!r}: only {RUNS_KEPT} runs of a job are kept, up to {job}~{RUNS_KEPT - 1}"
                 )
-            folder, uid = find_log(arguments, job)
-            history = read(paths(path_of(folder, job, uid))[int(back or 0)])
+            place = find_log(arguments, job)
+            history = read(paths(path_of(place.folder, job, place.uid))[int(back or 0)])
     except FileNotFoundError as e:
         raise exits.CommandError(f"there is no run {name!r}: {e.filename} does not exist") from e
     except PermissionError as e:

@@ -14,13 +14,23 @@ from typing import Any
 from prepserver.daemon.line import Line
 from prepserver.memory.passing import receive_with_fds
 from prepserver.protocol.codec import decode
-from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, AskStatus, AskStop, Descriptor, Refused, Status
+from prepserver.protocol.messages import (
+    FROM_DAEMON,
+    FROM_LEASE,
+    AskLogs,
+    AskStatus,
+    AskStop,
+    Descriptor,
+    Logs,
+    Refused,
+    Status,
+)
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.versions import hello, too_old
 
 
 def ask(
-    attach_socket: Path, question: AskStatus | AskStop, timeout_s: float,
+    attach_socket: Path, question: AskStatus | AskStop | AskLogs, timeout_s: float,
     meet: Callable[[socket.socket], None] = lambda _line: None,
 ) -> Any:  # fmt: skip
     """Sends `question` and waits for the answer.
@@ -28,7 +38,7 @@ def ask(
     `meet` is called before that with the line, whose peer is the daemon; that of the lease may be a service manager.
 
     Returns:
-        The answer: for `AskStatus` the state as a dict; or `Refused`.
+        The answer: for `AskStatus` the state as a dict, for `AskLogs` the bytes of each file by name; or `Refused`.
 
     Raises:
         OSError: No daemon listens at `attach_socket`, or it hangs up, or does not answer (`TimeoutError`).
@@ -58,7 +68,14 @@ def ask(
         if isinstance(answer, Status):
             with open(_given(lease)[1], "rb") as memory:
                 return json.loads(os.pread(memory.fileno(), answer.nbytes, 0))  # the daemon has moved its offset
+        if isinstance(answer, Logs):
+            return {name: _read(_given(lease)[1]) for name in answer.names}
         return answer
+
+
+def _read(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        return file.read()
 
 
 def _given(lease: socket.socket) -> tuple[Descriptor | Refused, int]:

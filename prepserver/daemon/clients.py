@@ -32,7 +32,7 @@ _ACCEPTED_AT_ONCE = 16
 
 P = ParamSpec("P")
 
-AnyQuestion = messages.Attach | messages.AskStatus | messages.AskStop
+AnyQuestion = messages.Attach | messages.AskStatus | messages.AskStop | messages.AskLogs
 
 
 def _bye(said: bytes) -> messages.Bye | None:
@@ -155,7 +155,7 @@ class Clients:
     def _hear(self, peer: Peer, message: Any) -> None:
         """Handles a message; raises `ProtocolError` if it is not allowed in this state."""
         match message:
-            case messages.Attach() | messages.AskStatus() | messages.AskStop() if not peer.asked:
+            case messages.Attach() | messages.AskStatus() | messages.AskStop() | messages.AskLogs() if not peer.asked:
                 peer.asked = True
                 self._ask(peer, message)
             case messages.Release() | messages.Sync() if peer.cursor is not None:
@@ -259,13 +259,13 @@ class Clients:
         self._complaints.warn(peer.uid, "pid %d (uid %d) breaks the protocol: %s", peer.pid, peer.uid, text)
         self.end(peer, messages.Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
 
-    def end(self, peer: Peer, last_message: messages.Refused | messages.Status | messages.Stopping) -> None:
+    def end(self, peer: Peer, last: messages.Refused | messages.Status | messages.Stopping | messages.Logs) -> None:
         """Sends a peer its last message. It should hang up then; one that is not attached is dropped after a while."""
-        if not peer.asked and isinstance(last_message, messages.Refused):
-            peer.turn_away(last_message)
+        if not peer.asked and isinstance(last, messages.Refused):
+            peer.turn_away(last)
         if peer.line is not None:
             self.poll.forget(peer.line.fileno())
-        if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_message):
+        if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last):
             self._hang_up(peer)
             return
         peer.is_told = True

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prepserver.audit import logfile
 from prepserver.audit.logfile import LogFile, path_of
 from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Progress, Rows
 from prepserver.pipeline.batches import batch_rows
@@ -97,6 +98,10 @@ class Ledger:
         self._logs: dict[tuple[str, int], _Log] = {}  # the thread's own
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
+
+    def opened(self, job: str, uid: int) -> list[tuple[str, int]]:
+        """As `prepserver.audit.logfile.opened`."""
+        return logfile.opened(self._folder, job, uid)
 
     # -- the loop's side ----------------------------------------------------------------------------
 

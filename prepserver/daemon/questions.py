@@ -26,9 +26,10 @@ from prepserver.daemon.peers import Crowded
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
+from prepserver.memory.passing import close_all
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
-from prepserver.protocol.messages import AskStatus, AskStop, Attach, Scanning, Status, Stopping, Welcome
+from prepserver.protocol.messages import AskLogs, AskStatus, AskStop, Attach, Logs, Scanning, Status, Stopping, Welcome
 from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check, with_files
 from prepserver.schedule.events import RankAttaches, RankLeft
@@ -118,6 +119,8 @@ class Questions:
                 self._status(peer, since_ns)
             case AskStop(successor):
                 self._stop(peer, successor)
+            case AskLogs(job):
+                self._logs(peer, job)
 
     def _attach(self, peer: Peer, attach: Attach) -> None:
         try:
@@ -236,6 +239,23 @@ class Questions:
             self.clients.drop(peer)
         finally:
             os.close(fd)
+
+    def _logs(self, peer: Peer, job: str) -> None:
+        """Gives a user the files about its own job: the kernel says which user that is."""
+        try:
+            files = self.ledger.opened(job, peer.uid)
+        except OSError as e:
+            self.clients.refuse(peer, "busy", f"the log cannot be opened now: {e.strerror}")
+            return
+        try:
+            if files:
+                self.clients.end(peer, Logs([name for name, _ in files], [peer.give(fd) for _, fd in files]))
+            else:
+                self.clients.refuse(peer, "spec", f"this daemon has no log of a job {job!r} of uid {peer.uid}")
+        except OSError:  # the client is gone
+            self.clients.drop(peer)
+        finally:
+            close_all([fd for _, fd in files])
 
     def _known_bad(self, source: str) -> tuple[tuple[int, str], ...]:
         return tuple((entry.index, entry.pipeline) for entry in self.quarantine.of(source))

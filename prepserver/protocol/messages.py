@@ -202,6 +202,21 @@ class Sync(Grows):
 
 
 @dataclass(frozen=True, slots=True)
+class AskLogs:
+    """Asks for the files about a job of this user, which only the daemon's user may open: its log, and its runs."""
+
+    job: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The files' names, and the numbers of their descriptors, which can only be read."""
+
+    names: Annotated[list[Text], Size(16)]
+    given: Annotated[list[Small], Size(16)]
+
+
+@dataclass(frozen=True, slots=True)
 class Bye(Grows):
     """The job has ended and needs no rows; the daemon hangs up."""
 
@@ -229,7 +244,7 @@ class Descriptor(Grows):
 
 FROM_LEASE = registry(Descriptor, Refused)
 TO_LEASE = registry(Hello, Bye)
-TO_DAEMON = registry(Attach, AskStatus, AskStop, Release, Sync)
-TO_ANY_DAEMON = registry(AskStatus, AskStop)
+TO_DAEMON = registry(Attach, AskStatus, AskStop, AskLogs, Release, Sync)
+TO_ANY_DAEMON = registry(AskStatus, AskStop, AskLogs)
 """What clients of any protocol may ask: an operator's tools are often of another release than the daemon."""
-FROM_DAEMON = registry(Scanning, Welcome, Refused, Moved, Ready, Status, Stopping)
+FROM_DAEMON = registry(Scanning, Welcome, Refused, Moved, Ready, Status, Stopping, Logs)

@@ -8,6 +8,7 @@ stricter: nothing but its own rules keeps the daemon from reading a secret for s
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -424,3 +425,44 @@ def test_ranks_that_never_attach_stop_no_job_of_another_user(world: World) -> No
     assert both == expected[2000:4000]
     for client in (rank, late, other):
         client.ask("close")
+
+
+AS_USER = """
+import os, sys
+from prepserver import cli
+from prepserver.cli import audit, replay, report
+uid = int(sys.argv[1])
+os.setgroups([int(sys.argv[2])])
+os.setgid(uid)
+os.setuid(uid)
+sys.exit(cli.main(sys.argv[3:]))
+"""
+
+
+def command(uid: int, world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a user of the group."""
+    at = ("--runtime-dir", str(world.server.runtime_dir))
+    return subprocess.run(
+        [sys.executable, "-c", AS_USER, str(uid), str(MEMBER), *arguments, *at], env=environment(), cwd="/",
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_user_sees_its_own_runs_and_those_of_nobody_else(world: World) -> None:
+    """The logs lie in a folder that only the daemon's user may enter; it gives each user those of its jobs."""
+    client = world.client(MEMBER, job="mine")
+    assert len(client.read()) == N
+    client.ask("close")
+    ended = command(MEMBER, world, "audit", "mine", "--json")
+    assert ended.returncode == exits.OK, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["uid"], found["exactly_once"]) == (MEMBER, True)
+    page = command(MEMBER, world, "report", "mine", "-o", "-")
+    assert "<html" in page.stdout or "too few batches" in page.stderr
+    for job, uid in (("other", MEMBER), ("mine", MEMBER + 10)):
+        refused = command(uid, world, "audit", job)
+        assert refused.returncode == exits.NO_PERMISSION
+        assert f"this daemon has no log of a job {job!r} of uid {uid}" in refused.stderr
+    shut = command(MEMBER, world, "replay", "--job", "mine", "--batch", "0", "-o", "/tmp/none.png")
+    assert shut.returncode == exits.NO_PERMISSION
+    assert "only the daemon's own user may read it" in shut.stderr

@@ -155,7 +155,7 @@ def test_extensions_are_refused(extension: Any) -> None:
 def test_a_message_of_the_other_direction_is_unknown() -> None:
     """The error names the known ones."""
     with pytest.raises(
-        ProtocolError, match="unknown message 'Ready'; expected one of AskStatus, AskStop, Attach, Release"
+        ProtocolError, match="unknown message 'Ready'; expected one of AskLogs, AskStatus, AskStop, Attach, Release"
     ):
         decode(encode(messages.Ready(1)), messages.TO_DAEMON)
 
