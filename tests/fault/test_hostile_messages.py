@@ -15,7 +15,7 @@ import pytest
 from prepclient import PrepClient
 from prepserver.protocol import zmtp
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
-from prepserver.protocol.messages import AskStatus, Bye, Refused, Release, Sync
+from prepserver.protocol.messages import AskLogs, AskStatus, Bye, Refused, Release, Sync
 from tests.support import leaks
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.honest import SOURCE, SPEC, honest_reader
@@ -192,6 +192,15 @@ def test_a_stranger_that_never_reads_blocks_nobody(server: Server, honest: Calla
         honest()
         honest()
         assert len(server.status()["jobs"]) == 1  # others are answered, too
+
+
+@pytest.mark.parametrize("job", ["../quarantine/x", "/etc/passwd", "none\0", "", "." * 4000])
+def test_a_log_that_is_no_job_s_is_refused(server: Server, job: str) -> None:
+    with Stranger(server) as stranger:
+        stranger.send(encode(AskLogs(job)))
+        answer = stranger.receive()
+    assert isinstance(answer, Refused)
+    assert answer.text.startswith("this daemon has no log of a job")
 
 
 # -- lines ----------------------------------------------------------------------------------------------
