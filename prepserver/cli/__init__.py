@@ -235,6 +235,7 @@ def _add_start(commands: _Commands) -> None:
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
     p.add_argument("--log-format", choices=("text", "json"), help="json: one object per line (default text)")
     p.add_argument("--foreground", action="store_true", help="do not detach (the default)")
+    p.add_argument("--check", action="store_true", help="only check the settings, for example before a reload")
     p.add_argument("-d", "--daemon", action="store_true", help="detach, and return when the daemon is ready")
     p.add_argument(
         "--replace", action="store_true",

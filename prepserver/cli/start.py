@@ -77,13 +77,16 @@ _CODES: dict[type[Exception], int] = {
 
 def _start(arguments: argparse.Namespace) -> int:
     settings, doubtful = _settings(arguments)
-    if arguments.daemon:  # whose log has them, too
+    if arguments.daemon or arguments.check:  # of a daemon, the log has them, too
         for doubt in doubtful:
             sys.stderr.write(f"prepserver start: warning: {doubt}\n")
-    if settings.cache_dir:
+    if settings.cache_dir and not (arguments.check and not os.path.exists(settings.cache_dir)):
         _make_cache_dir(settings.cache_dir)
-    passed = take_attach_socket(os.environ)
     group = _group(settings.socket_group)
+    if arguments.check:
+        sys.stdout.write("a daemon can start with these settings\n")
+        return OK
+    passed = take_attach_socket(os.environ)
     place = RuntimeDir(
         Path(settings.runtime_dir) if settings.runtime_dir else None, attach_is_ours=passed is None, group=group,
         is_private=arguments.lifeline is not None, replace=arguments.replace,

@@ -397,3 +397,18 @@ def test_a_signal_to_the_whole_group_ends_a_daemon_that_starts(number: signal.Si
             os.kill(pid, number)
         assert server.process.wait(PATIENCE_S) == exits.OK
         assert "Traceback" not in server.log()
+
+
+def test_start_check_judges_the_settings_and_starts_nothing(short_path: Path) -> None:
+    config = short_path / "config.toml"
+    for text, code, said in (
+        (f"cache_dir = '{short_path}/none'\nmemory = '64M'", exits.OK, "a daemon can start with these settings"),
+        ("memory = 16", exits.USAGE, "memory"),
+        ("socket_group = 'nobody here'", exits.USAGE, "this machine has no such group"),
+        (f"cache_dir = '{config}'", exits.USAGE, "is not a folder"),
+    ):
+        config.write_text(text)
+        ended = cli("start", "--check", "--config", str(config), "--runtime-dir", str(short_path / "run"))
+        assert ended.returncode == code, ended
+        assert said in ended.stdout + ended.stderr
+    assert sorted(path.name for path in short_path.iterdir()) == ["config.toml"]
