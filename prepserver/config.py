@@ -56,8 +56,11 @@ def parse_workers(value: int | str, name: str = "workers") -> int:
     return value
 
 
-def parse_bytes(value: int | str, name: str) -> int:
-    """``auto`` as 0, else bytes: ``1073741824``, ``1024M``, ``1G``, ``1GiB``; else raises `ConfigError`."""
+def parse_bytes(value: int | str, name: str, zero: str = "auto") -> int:
+    """``auto`` as 0, else bytes: ``1073741824``, ``1024M``, ``1G``, ``1GiB``; else raises `ConfigError`.
+
+    Errors say what else may be given, `zero`.
+    """
     if value == "auto":
         return 0
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -66,7 +69,7 @@ def parse_bytes(value: int | str, name: str) -> int:
     nbytes = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0.0
     # A value below 1 would become 0, which means auto.
     if not 1 <= nbytes < math.inf:
-        raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or auto")
+        raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or {zero}")
     return int(nbytes)
 
 
@@ -84,11 +87,11 @@ def _seconds(low: float) -> Read:
     return lambda value, name: number(name, value, low, 3600.0)
 
 
-def _bytes(least: int = _LEAST_BYTES, most: int = 1 << 50) -> Read:
+def _bytes(least: int = _LEAST_BYTES, most: int = 1 << 50, zero: str = "auto") -> Read:
     """A size in bytes, or 0 for auto."""
 
     def read(value: Any, name: str) -> int:
-        nbytes = parse_bytes(value, name)
+        nbytes = parse_bytes(value, name, zero)
         if nbytes and not least <= nbytes <= most:
             raise ConfigError(
                 f"{name} = {value!r}: must be from {_size(least)} to {_size(most)}. Give it with its unit, such as 8G"
@@ -107,9 +110,10 @@ def _size(nbytes: int) -> str:
 def _bytes_or_no_limit(value: Any, name: str) -> int:
     if value in (0, "0") and not isinstance(value, bool):
         return 0
+    zero = "0 for no limit"
     if value == "auto":
-        raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or 0 for no limit")
-    return int(_bytes()(value, name))
+        raise ConfigError(f"{name} = {value!r}: must be bytes with a unit, such as 8G, or {zero}")
+    return int(_bytes(zero=zero)(value, name))
 
 
 def _one_of(*known: str) -> Read:

@@ -27,7 +27,7 @@ def rgb(image: Image.Image) -> Pixels:
         raise OddPicture(f"its pixels are floats (mode F), which have no meaning in 8 bits: {_remedy(image)}")
     if mode == "I" or mode.startswith("I;16"):
         grey = np.asarray(image)
-        low, high = int(grey.min()), int(grey.max())
+        low, high = (int(grey.min()), int(grey.max())) if grey.size else (0, 0)
         if low < 0 or high > 0xFFFF:
             raise OddPicture(f"its pixels (mode I) go from {low} to {high}, beyond 0 to 65535: {_remedy(image)}")
         return np.repeat((grey >> 8).astype(np.uint8)[:, :, None], 3, axis=2)

@@ -278,7 +278,9 @@ def _remedy(value: Any, kind: Kind) -> str:
     if not isinstance(kind, Array | Tokens) or not hasattr(value, "dtype"):
         return ""
     given, wanted = as_array(value).dtype, "int64" if isinstance(kind, Tokens) else kind.dtype
-    if given == wanted or given.kind not in ("iuf" if wanted.startswith("float") else "iu"):
+    is_of_shape = isinstance(kind, Tokens) or kind.shape in (None, tuple(value.shape))
+    fits = given.kind in "iuf" if wanted.startswith("float") else given.kind in "iu" and np.can_cast(given, wanted)
+    if given == wanted or not (is_of_shape and fits):
         return ""
     cast = f".to(torch.{wanted})" if hasattr(value, "detach") else f'.astype("{wanted}")'
     other = isinstance(kind, Array) and given.name != wanted and given.itemsize <= 8

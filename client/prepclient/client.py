@@ -236,6 +236,8 @@ class PrepClient(Turns):
             Headspace(integer("headspace", headspace, 0, 2**31 - 1), self._makers.device),
         )  # fmt: skip
         self._latest: ReferenceType[Epoch] | None = None  # weak: a loop that drops it ends it
+        start = self._attachment.start
+        self._closed = start, start  # where it stood at the last `close`, and what is saved of that
 
     # -- as in a DataLoader -----------------------------------------------------------------------------
 
@@ -437,7 +439,8 @@ class PrepClient(Turns):
     def state_dict(self) -> dict[str, Any]:
         """The position of this job for a checkpoint: a dict of a few numbers and strings.
 
-        It names the batch after the last one that the loop received, or the one that has just raised `BadSampleError`.
+        It names the batch after the last one that the loop received, or in a job of one process the one that has just
+        raised `BadSampleError`.
         It may be loaded with another batch size, number of workers, ranks or shards, and on another machine, as long as
         source (its labels and relative paths), order, seed and ops are the same. If whole batches are shuffled
         (`order`), batch size and number of shards must be the same, too.
@@ -447,8 +450,7 @@ class PrepClient(Turns):
         """
         at = self._attachment
         at.find_shard()
-        place = at.place if at.session is None else place_of(at.session.to_save())
-        return state_of(self.spec.digest, place, at.began, at.listing, self._device_ops)
+        return state_of(self.spec.digest, self._saved(), at.began, at.listing, self._device_ops)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -485,8 +487,18 @@ class PrepClient(Turns):
         """
         self._loop.end_timeline()
         self._loop.headspace.end_epoch()
+        saved = self._saved()
         self._attachment.close()
+        self._closed = self._attachment.start, saved
         self._loop.iterators += 1
+
+    def _saved(self) -> ResumePoint:
+        """The place that a checkpoint holds."""
+        at = self._attachment
+        if at.session is not None:
+            return place_of(at.session.to_save())
+        start, saved = self._closed
+        return saved if start is at.start else at.start
 
     def __enter__(self) -> PrepClient:
         return self

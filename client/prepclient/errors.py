@@ -49,8 +49,8 @@ class TooFewDescriptors(PrepClientError):
 class BadSampleError(PrepClientError):
     """A sample of the batch could not be made, and `on_error` is ``"raise"``.
 
-    The next call of ``next`` gives the batch after it, without the other rows of this one. A `state_dict` that is taken
-    before that call begins with this batch.
+    The next call of ``next`` gives the batch after it, without the other rows of this one. In a job of one process, a
+    `state_dict` that is taken before that call begins with this batch.
 
     Attributes:
         index: Index of the sample in the source.

@@ -68,6 +68,7 @@ class Session:
         line = samples, shape, epoch_start, position, rounds
         self.samples = samples
         self._shard = shape.shard
+        self._is_alone = shape.world_size * shape.shard.count == 1
         self.ready_upto = position
         self._ahead = BatchLine(*line)
         # Progress of the training loop. The code that hands out a batch replaces it.
@@ -145,8 +146,11 @@ class Session:
         return [self._bad[p] for p in sorted(self._bad) if batch.start <= p < batch.stop] if self._bad else []
 
     def to_save(self) -> Session:
-        """The session whose place a checkpoint holds: at a batch that was just refused, which nobody has trained on."""
-        if self.refused is None or self.refused[1] is not self.handed:
+        """The session whose place a checkpoint holds: at a batch that was just refused, which nobody has trained on.
+
+        Of several ranks, others have trained on theirs of the same step, so all keep the place after it.
+        """
+        if self.refused is None or self.refused[1] is not self.handed or not self._is_alone:
             return self
         earlier = copy.copy(self)
         earlier.handed, _ = self.refused

@@ -78,7 +78,7 @@ def from_processor(processor: Mapping[str, Any] | str | os.PathLike[str] | Any) 
     try:
         _check(name[1], given)
         defaults = {**_DEFAULTS, **_TYPES[name[1]]}
-        # Null is the default, except of a step that an attribute set to None switches off.
+        # Null is the default. In place of a true one it is refused below: it may mean no, too.
         config = {**defaults, **{key: value for key, value in given.items() if value is not None or defaults.get(key)}}
         return [*_sizes(name[1], config), *_values(config)]
     except SpecError as error:

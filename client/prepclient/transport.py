@@ -276,7 +276,7 @@ def connect(runtime_dir: Path, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> sock
         sock.close()
         raise errors.NoPermission(
             f"no permission to use the prepserver daemon at {path} as uid {os.getuid()}: "
-            f"{why_refused(os.fspath(runtime_dir), ATTACH_SOCKET, os.stat)}. Or start your own daemon in another "
+            f"{why_refused(os.fspath(runtime_dir), ATTACH_SOCKET, os.stat)}. A daemon of your own needs another "
             "directory (`prepserver start --runtime-dir DIR` and runtime_dir=DIR)"
         ) from e
     except OSError as e:

@@ -16,7 +16,7 @@ from prepserver.daemon.quarantine import FOLDER, clear, entries
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    folder = find_state_dir(arguments) / FOLDER
+    folder = find_state_dir(arguments, must_answer=True) / FOLDER
     kept = entries(folder)
     if arguments.json:
         print_json([dataclasses.asdict(entry) for entry in kept])

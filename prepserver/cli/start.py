@@ -38,6 +38,9 @@ _NO_GROUP = 2**32 - 1  # chown takes it for "no change"
 
 def start(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    # Slurm's --signal=USR1 reaches all steps of a job. Zygote and workers inherit this.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     if arguments.daemon and arguments.foreground:
         raise CommandError("--daemon and --foreground exclude each other", USAGE)
     try:
@@ -147,9 +150,6 @@ def _serve(
     settings: Settings, doubtful: list[str], place: RuntimeDir, door: Door, passed: socket.socket | None,
     reread: Reread | None, lifeline: int | None, ready: Callable[[], None],
 ) -> int:  # fmt: skip
-    # Slurm's --signal=USR1 reaches all steps of a job. Zygote and workers inherit this.
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
     log_to_stderr(settings.log_level, settings.log_format)
     for doubt in doubtful:
         log.warning("%s", doubt)

@@ -22,11 +22,11 @@ def state_dir_of(cache_dir: str, environ: Mapping[str, str]) -> Path:
     return Path(given.split(":")[0]) if given else user_cache_dir()
 
 
-def find_state_dir(arguments: argparse.Namespace, *, to_change: bool = False) -> Path:
+def find_state_dir(arguments: argparse.Namespace, *, to_change: bool = False, must_answer: bool = False) -> Path:
     """`arguments.cache_dir` if given, else the running daemon's folder, else the default for this user.
 
     Without an answer from a daemon that the user has named, it says on stderr which folder it is; with `to_change` it
-    refuses, because that would be the folder of another daemon.
+    refuses, because that would be the folder of another daemon. With `must_answer`, a daemon that is there must do so.
 
     Raises:
         CommandError: `arguments.cache_dir` does not exist, or the folder is another daemon's or may be.
@@ -42,7 +42,7 @@ def find_state_dir(arguments: argparse.Namespace, *, to_change: bool = False) ->
     except KeyError:
         why = CommandError("the daemon is of an older release, and does not name its folder")
     except AskError as e:
-        if e.code != NO_DAEMON and not isinstance(e, ShutPlace):
+        if (to_change or must_answer) and e.code != NO_DAEMON and not isinstance(e, ShutPlace):
             raise
         why = e
     found = state_dir_of("", os.environ)

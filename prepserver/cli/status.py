@@ -148,7 +148,7 @@ def _lane(lane: dict[str, Any]) -> str:
 
 def user(job: dict[str, Any]) -> str:
     """Name of the user who runs a job; the uid if it has none."""
-    return user_name(job["uid"]).split()[-1]
+    return user_name(job["uid"]) or str(job["uid"])
 
 
 def _rank(job: dict[str, Any]) -> str:

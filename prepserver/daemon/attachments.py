@@ -46,7 +46,6 @@ class Attachment:
 
     def note_release(self, said: Release) -> None:
         """Notes the figures that come with a Release."""
-        self.untaken = 0
         self.copy_ns, self.own_ns = max(self.copy_ns, said.copy_ns), max(self.own_ns, said.own_ns)
         now_ns = time.monotonic_ns()
         self.heard.append(Heard(now_ns, said.upto, said.batches, said.wait_ns, self.copy_ns, self.own_ns))

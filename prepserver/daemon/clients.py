@@ -165,8 +165,10 @@ class Clients:
                 raise ProtocolError(f"{type(message).__name__} from a client that {state}: one question per connection")
 
     def _note_progress(self, peer: Peer, cursor: int, message: messages.Release | messages.Sync) -> None:
-        if isinstance(message, messages.Release) and cursor in self.attachments:
-            self.attachments[cursor].note_release(message)
+        if (attachment := self.attachments.get(cursor)) is not None:
+            attachment.untaken = 0
+            if isinstance(message, messages.Release):
+                attachment.note_release(message)
         self.driver.happened(Released(cursor, message.upto, message.wait_ns, message.batches))
         if isinstance(message, messages.Sync):
             self.driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))

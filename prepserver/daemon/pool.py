@@ -31,7 +31,7 @@ from prepserver.schedule.events import WorkerLost, WorkerUp
 from prepserver.schedule.records import Suspect
 from prepserver.schedule.strikes import CRASH_STRIKES
 from prepserver.worker import launch
-from prepserver.worker.channel import ChannelClosed
+from prepserver.worker.channel import CannotPass, ChannelClosed
 from prepserver.worker.child import Child
 from prepserver.worker.launch import START_TIMEOUT_S
 
@@ -334,6 +334,8 @@ class WorkerPool:
                 child.flush()
             for message in child.messages(most):
                 self._task_done(child.ticket, message)
+        except CannotPass as e:
+            self._lacks_a_message(child, e)
         except ChannelClosed:
             self._poll.forget(child.fileno())  # the zygote will report how it ended
         except ProtocolError as e:
@@ -431,13 +433,21 @@ class WorkerPool:
         log.info("worker %d, which was killed and replaced, has ended now", child.number)
         self._driver.happened(WorkerLost(child.ticket, None, 0, False))
 
+    def _lacks_a_message(self, child: Child, why: CannotPass) -> None:
+        """Replaces a worker that could not be told something, such as a lane."""
+        log.error("killed worker %d, which must be told again: %s", child.number, why)
+        if not self._kill(child, blameless=True):
+            child.kill()
+
     def _seat_of(self, child: Child) -> Seat | None:
         return next((s for s in self.seats if s.child is child), None)
 
     def _send(self, child: Child, message: Any, fds: Sequence[int]) -> None:
         try:
             child.send(message, fds)
-        except ChannelClosed:
-            child.kill()  # it lacks this message; its end is an event of its own
+        except CannotPass as e:
+            self._lacks_a_message(child, e)
             return
+        except ChannelClosed:
+            return  # its end is an event of its own
         self._poll.watch_writing(child.fileno(), child.blocked)

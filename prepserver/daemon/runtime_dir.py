@@ -183,7 +183,9 @@ def holder(path: Path) -> int | None:
     """
     with contextlib.suppress(OSError, ValueError):
         lock = path / "lock"
-        pid, status = int(lock.read_text()), lock.stat()
+        pid, status = int(lock.read_text()), lock.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.stat(f"/proc/{pid}").st_uid:
+            return None  # a link to the file of another program
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), status):
@@ -195,7 +197,7 @@ def said_in_lock(path: Path) -> str:
     """What the lock file of a runtime directory says: the daemon's pid; nothing once that has ended in good order."""
     try:
         return (path / "lock").read_text()
-    except FileNotFoundError:  # a private one is removed
+    except OSError:  # a private one is removed
         return ""
 
 

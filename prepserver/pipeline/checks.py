@@ -32,8 +32,9 @@ MAX_CODE_CHARS = 64
 MAX_COLUMN_CHARS = 24
 """Longest name of a column: a field's name in a ring has 32 characters, and views append a number."""
 
-MAX_SIDE_PX = 16384
 MAX_TOKENS = 1 << 20
+
+MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
 
 

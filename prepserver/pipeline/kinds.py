@@ -221,9 +221,11 @@ class Scalar(Kind):
 
     Attributes:
         dtype: One of `ITEM_BYTES`.
+        beside: The column of tokens whose number it is.
     """
 
     dtype: str = "float32"
+    beside: str = field(default="", repr=False, compare=False)
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), self.dtype
@@ -237,11 +239,13 @@ class Array(Kind):
         shape: Its shape; None where it differs from sample to sample.
         dtype: One of `ITEM_BYTES`.
         fill: What fills a row that holds no sample.
+        beside: The column of tokens for each of which it has a number.
     """
 
     shape: Shape | None = None
     dtype: str = "float32"
     fill: int = field(default=0, repr=False, compare=False)
+    beside: str = field(default="", repr=False, compare=False)
 
     @property
     def blank(self) -> int:

@@ -7,9 +7,11 @@ and commands take the first in which a daemon listens.
 
 from __future__ import annotations
 
+import functools
 import grp
 import posixpath
 import pwd
+import shlex
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -69,26 +71,29 @@ def why_refused(place: str, socket: str, status: Callable[..., Any]) -> str:
             info = status(path)
         except OSError:
             continue
-        group = group_name(info.st_gid)
-        found = f"the {what} belongs to {user_name(info.st_uid)}, {group}, mode {stat.S_IMODE(info.st_mode):o}"
+        owner, group = user_name(info.st_uid), group_name(info.st_gid)
+        whose = f"user {owner}" if owner else f"uid {info.st_uid}"
+        of_group = f"group {group}" if group else f"gid {info.st_gid}"
+        found = f"the {what} belongs to {whose}, {of_group}, mode {stat.S_IMODE(info.st_mode):o}"
         if info.st_mode & for_group and info.st_gid != 0:  # nobody should join root's group for this
-            group = group.split()[-1]
-            found += f". Ask its operator to add you to that group (`usermod -aG {group} NAME`), and log in again"
+            command = f" (`usermod -aG {shlex.quote(group)} NAME`)" if group else ""
+            found += f". Ask its operator to add you to that group{command}, and log in again"
         break
     return found
 
 
+@functools.cache  # it may ask a server of the network
 def user_name(uid: int) -> str:
-    """``user alice``, or ``uid 1001`` if this machine has no name for it."""
+    """The name of a user; empty if this machine has none for it."""
     try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"uid {uid}"
+        return ""
 
 
 def group_name(gid: int) -> str:
-    """``group prepserver``, or ``gid 1001`` if this machine has no name for it."""
+    """The name of a group; empty if this machine has none for it."""
     try:
-        return f"group {grp.getgrgid(gid).gr_name}"
+        return grp.getgrgid(gid).gr_name
     except KeyError:
-        return f"gid {gid}"
+        return ""

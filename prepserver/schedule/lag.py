@@ -53,7 +53,7 @@ class Parting:
     """Jobs that hold others back and may part."""
 
     stream: int  # the stream that they leave
-    jobs: tuple[int, ...]  # one job, or all jobs that read some lanes
+    jobs: tuple[int, ...]  # one job and those that stopped beside it, or all jobs that read some lanes
     strangers: bool = False  # whether they hold back jobs of other users
     apart: Apart | None = None  # why they may not come back; None if they may
 

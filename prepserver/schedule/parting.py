@@ -75,6 +75,9 @@ class Partings:
                 if not isinstance(answer, RingMade):
                     yield from [actions.DropRing(lane.id) for lane in (*own.values(), *shared.values())]
                     assert answer is not None
+                    if len(parting.jobs) > 1 and parting.apart is None:  # there may be room for one of them
+                        yield from self.part(replace(parting, jobs=parting.jobs[:1]), now_s)
+                        return
                     yield from self._cannot(parting, holds, answer.why, now_s)
                     return
                 made[old] = replace(lane, id=lane_id, start=stream.watermark, oldest=None, spent=replace(lane.spent))

@@ -100,7 +100,7 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
     numbers = flat.to_numpy(zero_copy_only=False)
     dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         values = numbers.astype(dtype, copy=False)
     if values.dtype != numbers.dtype:
         good &= (values == numbers) if dtype.kind in "biu" else np.isfinite(values) | ~np.isfinite(numbers)

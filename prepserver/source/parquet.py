@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Text, Tokens
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.errors import SourceError, library
 
@@ -93,7 +93,8 @@ def _fits(kind: Kind, found: Any) -> bool:
             return False
         while hasattr(found, "value_type"):
             found = found.value_type
-    floats = isinstance(kind, Array | Scalar) and kind.dtype.startswith("float")
+    # pandas writes integers as floats if one of them is missing.
+    floats = not isinstance(kind, Array | Tokens) or (isinstance(kind, Array) and kind.dtype.startswith("float"))
     return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))
 
 

@@ -79,6 +79,8 @@ class TableSource(LinesSource):
             self._local.open(self._files_of(indices))
 
     def with_files(self, index: int, reason: str) -> str:
+        if not self._images:
+            return reason
         paths: list[str] = []
         with contextlib.suppress(OSError):  # the table has changed since the sample was read
             paths = self._images_of(*self._values(index))

@@ -15,6 +15,7 @@ from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
 _LABELS = 1 << 63
+_EXACT = 1 << 53  # floats below it are the integers that they stand for
 _NPY = b"\x93NUMPY"
 
 
@@ -61,6 +62,9 @@ def _numbers(column: str, kind: Kind, given: Any) -> Any:
         case _:
             fits = value.ndim == 1
     same = dtype.kind == "f" or bool(np.all(value == array))
+    if dtype.kind != "f" and array.dtype.kind == "f":
+        # A float of 2**53 or more may stand for another integer, perhaps of the same list.
+        same = same and bool(np.all(np.abs(array.astype(np.float64)) < _EXACT))
     if not (fits and same) or (isinstance(kind, Label) and value < 0):
         raise _wrong(column, kind, given)
     return value
@@ -76,16 +80,16 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
         elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
             raise ValueError
         else:
-            given = _number(cell)
+            given = _number(cell, isinstance(kind, Label) or not kind.dtype.startswith("float"))  # type: ignore[attr-defined]
     except (ValueError, RecursionError):
         raise _wrong(column, kind, cell) from None
     return value_of(column, kind, given)
 
 
-def _number(cell: str) -> int | float | bool:
+def _number(cell: str, is_whole: bool) -> int | float | bool:
     """Return the number in a cell; pandas writes bools as words, and integers as floats if one of them is missing."""
     try:
-        return int(cell)
+        return int(cell) if is_whole else float(cell)
     except ValueError:
         word = cell.strip().lower()
         return word == "true" if word in ("true", "false") else float(cell)

@@ -22,7 +22,11 @@ MAX_QUEUED = 4096
 
 
 class ChannelClosed(ConnectionError):
-    """The peer is gone, or cannot be given a descriptor."""
+    """The peer is gone."""
+
+
+class CannotPass(ChannelClosed):
+    """The peer is there, and the kernel passes no descriptor to it at present."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -68,7 +72,7 @@ def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
         raise ChannelClosed(str(e)) from e
     except OSError as e:
         if e.errno == errno.ETOOMANYREFS:
-            raise ChannelClosed("too many descriptors are on their way to clients that do not take them") from e
+            raise CannotPass("too many descriptors are on their way to clients that do not take them") from e
         raise
 
 

@@ -197,8 +197,10 @@ class _Filler:
             if not refused:
                 break
         failing, near = [place for place in refused if self._unexpected[place] == tries], tries
-        for k in range(1, _FAR + 1) if failing and n > tries else ():
-            far = (index + k * n // (_FAR + 1)) % n
+        for k in range(1, min(_FAR, n - tries) + 1):
+            if not failing:
+                break
+            far = (index + near + (k * (n - near)) // (_FAR + 1)) % n  # beyond the neighbours
             failed, tries = self._try(position, pass_, far, tuple(failing)), tries + 1
             failing = [place for place in failed if self._unexpected[place] == tries]
         for place in failing:
@@ -284,7 +286,9 @@ class _Filler:
             else:
                 self._make_rows(ready, key, position, step)
         except BadSample as e:
-            shown = {why: self._stream.source.with_files(key.index, why) for why in set(e.failures.values())}
+            shown = {why: why for why in e.failures.values()}
+            if not self._lanes[where[0]].mixers:  # else a partner may be bad, and not the sample
+                shown = {why: self._stream.source.with_files(key.index, why) for why in shown}
             refused: dict[int, str] = {}
             for target, reason in sorted(e.failures.items()):
                 refused.setdefault(whose[target], shown[reason])

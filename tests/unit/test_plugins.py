@@ -430,6 +430,27 @@ def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str,
         open_source(spec, first.path)
 
 
+@pytest.mark.parametrize("version", [1, 1.5, "one", np.int64(7)])
+def test_a_dataset_of_another_version_is_listed_anew(
+    version: Any, module: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """What it reads may have changed, which nothing else shows."""
+    module("dated", "class Dated:\n    def __len__(self): return 3\n    def __getitem__(self, i): ...\n")
+    (loaded,) = plugins.load(["dated:Dated"])
+    spec = Plugin("Dated")
+    plain = build_index(spec, tmp_path / "cache").content_digest
+    loaded.value.version = lambda self: "as Datasets of other libraries have it"
+    assert build_index(spec, tmp_path / "cache").content_digest == plain
+    loaded.value.version = version
+    first = build_index(spec, tmp_path / "cache")
+    assert first.content_digest != plain
+    assert len(open_source(spec, first.path)) == 3
+    loaded.value.version = f"{version}!"
+    assert build_index(spec, tmp_path / "cache").content_digest != first.content_digest
+    with pytest.raises(SourceError, match=f"has version '{version}!' now: attach again"):
+        open_source(spec, first.path)
+
+
 OBJECTS: dict[str, kinds.Kind] = {
     "boxes": kinds.Boxes(),
     "labels": kinds.PerBox(),

@@ -47,7 +47,9 @@ class PadTokens(Op):
     def after(self, columns: Columns) -> Columns:
         column_of(columns, self.column, Tokens, "tokens")
         made: dict[str, Kind] = {self.column: Tokens(self.length, self.pad)}
-        beside: tuple[tuple[str, Kind], ...] = (("mask", Array((self.length,), "uint8")), ("count", Scalar("int64")))
+        beside: tuple[tuple[str, Kind], ...] = (
+            ("mask", Array((self.length,), "uint8", beside=self.column)), ("count", Scalar("int64", self.column)),
+        )  # fmt: skip
         for field, kind in beside:
             if (name := getattr(self, field)) in made:
                 raise SpecError(field, name, "is the name of another column")

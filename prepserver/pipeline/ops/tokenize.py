@@ -2,7 +2,7 @@
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Text, Tokens
+from prepserver.pipeline.kinds import Json, Text, Tokens
 from prepserver.pipeline.op import FileOp
 from prepserver.pipeline.record import Columns, column_of, renamed
 from prepserver.pipeline.source import PathLike, absolute
@@ -65,7 +65,8 @@ class Tokenize(FileOp):
             raise SpecError("max_tokens", max_tokens, "leaves no room for begin and end")
 
     def after(self, columns: Columns) -> Columns:
-        column_of(columns, self.column, Text, "text")
+        if isinstance(column_of(columns, self.column, Text, "text"), Json):
+            raise SpecError("column", self.column, "is JSON: a PluginOp with returns=kinds.Text() makes a text of it")
         return renamed(columns, self.column, {self.into: Tokens()}, {self.into: "into"})
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Tokens
+from prepserver.pipeline.kinds import Tokens
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Columns, column_of
 
@@ -28,10 +28,10 @@ class Truncate(Op):
     def after(self, columns: Columns) -> Columns:
         kind = column_of(columns, self.column, Tokens, "tokens")
         if kind.count is not None and kind.count > self.length:
-            beside = [name for name, each in columns.items() if isinstance(each, Array) and each.shape == (kind.count,)]
+            beside = [name for name, each in columns.items() if getattr(each, "beside", "") == self.column]
             if beside:
                 reason = (
-                    f"would cut {self.column} and leave {', '.join(beside)} {kind.count} long: put it before PadTokens"
+                    f"would cut {self.column} and leave {', '.join(beside)} as long as before: cut before PadTokens"
                 )
                 raise SpecError("length", self.length, reason)
         return {**columns, self.column: replace(kind, count=kind.count and min(kind.count, self.length))}

@@ -88,7 +88,8 @@ class PackTokens(Composed):
         """The tokens, and what was asked for beside them."""
         made: dict[str, Kind] = {self.into: Tokens(self.length, self.pad)}
         fills = {"labels": NO_LABEL}  # a row without texts teaches nothing
-        return made | {name: Array((self.length,), BESIDE[name], fills.get(name, 0)) for name in self.beside}
+        shape, into = (self.length,), self.into
+        return made | {name: Array(shape, BESIDE[name], fills.get(name, 0), into) for name in self.beside}
 
     def named_paths(self) -> list[tuple[str, str]]:
         """As `SourceSpec.named_paths`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +22,23 @@ class _Objects(TableSource):
         return [at_key(found, self._spec.names.get(column, column), "the line") for column in self._spec.columns]
 
 
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 class JsonlReader(LinesReader):
     spec: Jsonl
     source = _Objects
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
-        begin = file.read(64, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
-        if begin.startswith(b"[") or begin.partition(b"\n")[0].strip() == b"{":
+        begin = file.read(4096, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
+        first, _, rest = begin.partition(b"\n")
+        is_value = begin.startswith(b"[") or first.strip() == b"{"
+        if is_value and not (rest.startswith(b"{") and _is_json(first)):  # else one line is wrong
             raise SourceError(
                 f"{path} is one JSON value, and must hold an object in each line. Convert it once: "
                 + (f"jq -c '.[]' {path} > lines.jsonl" if begin.startswith(b"[") else f"jq -c . {path} > lines.jsonl")

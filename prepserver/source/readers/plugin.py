@@ -110,7 +110,8 @@ class PluginSource(Source):
 def _version(dataset: Any) -> str | None:
     """Return what the Dataset says changes with its samples; caches and checkpoints compare it."""
     version = getattr(dataset, "version", None)
-    return str(version) if isinstance(version, int | str) else None
+    # Of a Dataset of another library it may be anything, such as a method.
+    return str(version) if isinstance(version, int | float | str | np.generic) else None
 
 
 def _plane(what: str, value: Any, kind: Any) -> Any:

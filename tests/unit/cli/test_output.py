@@ -22,6 +22,36 @@ def test_a_file_is_written_and_a_link_stays_one(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_file_that_was_there_keeps_its_mode_and_owner(tmp_path: Path) -> None:
+    file, umask = tmp_path / "page.html", os.umask(0o027)
+    try:
+        write_output(file, b"new")
+    finally:
+        os.umask(umask)
+    assert file.stat().st_mode & 0o777 == 0o640
+    file.chmod(0o600)
+    if os.getuid() == 0:
+        os.chown(file, 60991, 60991)
+    was = file.stat()
+    write_output(file, b"newer")
+    now = file.stat()
+    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
+    assert file.read_bytes() == b"newer"
+
+
+def test_nobody_can_guess_where_it_is_written_first(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"secret")
+    for name in (f"page.html.{os.getpid()}", ".prepserver-", "page.html.tmp"):
+        (tmp_path / name).symlink_to(victim)
+    write_output(tmp_path / "page.html", b"page")
+    assert victim.read_bytes() == b"secret"
+    assert not (tmp_path / "page.html").is_symlink()
+    (tmp_path / "loop").symlink_to("loop")
+    write_output(tmp_path / "loop", b"page")  # a link that leads nowhere is replaced
+    assert (tmp_path / "loop").read_bytes() == b"page"
+
+
 def test_a_dash_is_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

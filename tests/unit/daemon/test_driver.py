@@ -30,7 +30,7 @@ from prepserver.pipeline.caching import CacheSpec
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
-from prepserver.protocol.messages import TO_DAEMON, Attach, Release
+from prepserver.protocol.messages import TO_DAEMON, Attach
 from prepserver.schedule.actions import Admit, Announce, DropRing, End, MakeRing, Move, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
@@ -418,8 +418,8 @@ def test_a_client_that_takes_none_of_its_rings_must_attach_again(room: Room) -> 
     """Each new ring is a descriptor on its way, and the kernel allows few of them for all clients."""
     here = room.attach(ATTACH)
     lane = room.table.cursor(here.cursor).lane
-    for told in range(2):
-        here.note_release(Release(told, 0, 0))
+    for _ in range(2):
+        here.untaken = 0
         for moves in range(3):
             room.attachments.moved(Move(here.cursor, lane, moves))
         assert here.peer.is_listening

@@ -16,6 +16,7 @@ from prepserver.daemon.seat import died_young, strikes_of
 from prepserver.protocol import work
 from prepserver.schedule.records import Suspect
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
+from prepserver.worker.channel import CannotPass
 
 
 def test_only_workers_that_cannot_work_are_waited_for() -> None:
@@ -74,3 +75,25 @@ def test_remote_workers_do_not_count_as_this_machines() -> None:
     there: Any = SimpleNamespace(host="elsewhere")
     pool._up = {0: there, 1: there}
     assert (pool.up, pool.local_up, pool.size) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("how", ["sent", "queued"])
+def test_a_worker_that_cannot_be_told_is_replaced_without_blame(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It lives, and would never learn of the lane; nothing that it works on is to blame."""
+    nobody: Any = None
+    killed: list[str] = []
+
+    def refuse(*_: Any) -> None:
+        raise CannotPass("too many descriptors")
+
+    child: Any = SimpleNamespace(number=0, blocked=True, flush=refuse, send=refuse, kill=lambda: killed.append(how))
+    pool = WorkerPool(Poll(), nobody, nobody, Settings(), 1, Path("/cache"))
+    (seat,) = pool.seats
+    seat.child, pool._up = child, {0: child}
+    if how == "sent":
+        pool.broadcast(work.DropLane(1))
+    else:
+        pool._read_worker(child)
+    assert killed == [how]
+    assert seat.blameless
+    assert "killed worker 0, which must be told again: too many descriptors" in caplog.text

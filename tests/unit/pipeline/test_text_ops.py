@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Json, Kind, Label, Scalar, Text, Tokens
 from prepserver.pipeline.ops import MaskTokens, PadTokens, Tokenize, Truncate, op_from_wire
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
@@ -27,10 +27,11 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         (TEXT, Tokenize("/a", into="label"), "into"),
         (TEXT, Tokenize("/a", into="valid"), "into"),
         (TEXT, Truncate(5), "column"),
+        ({"text": Json()}, Tokenize("/a"), "column"),
         (TEXT, PadTokens(5), "column"),
         (TOKENS, PadTokens(5, mask="label"), "mask"),
         ({"tokens": Tokens(), "length": Label()}, PadTokens(5, trim=True), "count"),
-        ({"tokens": Tokens(9), "m": Array((9,))}, Truncate(5), "length"),
+        ({"tokens": Tokens(9), "m": Array((9,), beside="tokens")}, Truncate(5), "length"),
         (TOKENS, PadTokens(5, mask="tokens"), "mask"),
         (TOKENS, PadTokens(5, count="mask"), "count"),
         (TOKENS, MaskTokens(1, 9), "column"),

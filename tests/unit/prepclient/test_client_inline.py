@@ -347,6 +347,12 @@ def test_a_state_taken_at_a_bad_sample_begins_with_its_batch(broken: str) -> Non
             got.extend(iterator)
         state = train.state_dict()
         assert state["position"] == 4 * len(got)
+        train.close()
+        assert train.state_dict() == state
+    with client(broken) as train:
+        iterator = iter(train)
+        with pytest.raises(BadSampleError):
+            list(iterator)
         next(iterator)
         assert train.state_dict()["position"] == min(4 * len(got) + 8, N)
     with client(broken, on_error="skip") as train:

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from prepclient.session import Bad, Session
+from prepclient.session import Bad, Handed, Session, Totals
 from prepserver.pipeline.batches import Batch, BatchLine, BatchShape
 from tests.support.sessions import hand_out
 
@@ -93,6 +93,21 @@ def test_what_was_given_back_is_not_remembered_for_ever() -> None:
         session.give_back(start)
     assert not session._held
     assert len(session._bad) <= 1
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_refused_batch_is_where_one_process_resumes(world: int) -> None:
+    """Of several ranks, the others have trained on theirs."""
+    session, _ = made(40, 4, False, world, 0, 0, 0)
+    before, after = session.handed, Handed(BatchLine(40, BatchShape(4, False, 0, world), 0, 4 * world), Totals(1))
+    assert session.to_save() is session
+    session.refused = before, after
+    session.handed = after
+    saved = session.to_save()
+    assert (saved.handed is before) == (world == 1)
+    assert session.handed is after
+    session.handed = Handed(after.line, Totals(2))
+    assert session.to_save() is session
 
 
 def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:

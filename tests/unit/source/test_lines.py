@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -200,6 +201,12 @@ def test_numbers_and_bools_are_read_as_pandas_writes_them(tmp_path: Path) -> Non
     found = [[value.item() for value in each.values()] for each in records(Csv(tmp_path / "a.csv", columns), tmp_path)]
     assert found == [[1, -2, 1.0, False], [3, 4, 0.5, True], [100, 5, 0.0, True]]
     assert [type(each) for each in found[0]] == [int, int, float, bool]
+    (tmp_path / "b.csv").write_text("x,d\n-0,18446744073709551617\n9007199791611905,1\n100000000000000000000,-0\n")
+    floats = records(Csv(tmp_path / "b.csv", {"x": Scalar(), "d": Scalar("float64")}), tmp_path)
+    expected: list[tuple[Any, float]] = [("-0.0", 2.0**64), (np.float32(9007199791611905.0), 1.0), (1e20, -0.0)]
+    assert [(each["x"].tobytes(), each["d"].tobytes()) for each in floats] == [
+        (np.float32(x).tobytes(), np.float64(d).tobytes()) for x, d in expected
+    ], "as Python reads floats"
 
 
 JSON = [[{"role": "user", "content": "Grüße \ud800"}], {"a": {"b": [1.5, None]}}, "text", 7, True, None]
@@ -232,6 +239,8 @@ def test_a_json_value_of_any_form_is_text(tmp_path: Path) -> None:
         ({"label": 1.5}, "its label is 1.5, and must be the number of a class"),
         ({"label": float("nan")}, "its label is nan, and must be the number of a class"),
         ({"label": 1e300}, r"its label is 1e\+300, and must be the number of a class"),
+        ({"label": 2.0**53}, "its label is 9007199254740992.0, and must be the number of a class"),
+        ({"k": [2**53 + 1, 1.0]}, "and must be a list of integers"),
         ({"k": [-1e19]}, r"its k is \[-1e\+19\], and must be a list of integers"),
         ({"label": 2**63}, "its label is 9223372036854775808, and must be the number of a class"),
         ({"t": 5}, "its t is 5, and must be text"),

@@ -338,7 +338,7 @@ def test_a_lane_with_an_error_at_every_sample_fails_with_it() -> None:
     _, target = _tripping(range(N), RuntimeError("num_channels"))
     other = OwnLane(tiny_pipeline(), N)
     with pytest.raises(
-        LaneError, match=r"at 9 samples in a row and 4 others, first at 3\.jpg: RuntimeError: num"
+        LaneError, match=r"at 9 samples in a row and 3 others, first at 3\.jpg: RuntimeError: num"
     ) as raised:
         fill(stream_of(Memory(N)), [other.lane, target], 3, 1, nothing)
     assert raised.value.place == 1
@@ -351,7 +351,7 @@ def test_a_long_run_of_errors_fails_no_lane_if_others_are_good(good: int) -> Non
     lane, target = _tripping(set(range(many)) - {good}, RuntimeError("no such series"))
     indices = [index for index in range(many) if index != good and not 1 <= (good - index) % many <= REPLACEMENTS]
     for index in indices:
-        if good in {(index + k * many // 5) % many for k in range(1, 5)}:
+        if good in {(index + 9 + k * (many - 9) // 5) % many for k in range(1, 5)}:
             made = fill(stream_of(Memory(many)), [target], index, 1, nothing)
             assert [b.reason for b in made.bad] == [f"{index}.jpg: RuntimeError: no such series"]
             assert lane.rows(index, index + 1) == [(bytes(8 * 8 * 3), NO_SAMPLE, NO_SAMPLE)]
