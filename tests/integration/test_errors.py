@@ -110,7 +110,7 @@ def test_another_users_daemon_is_no_permission(server: Server, client_process: S
             client.ask("attach")
         assert caught.value.kind == "NoPermission"
         assert "group" in caught.value.text
-        assert "the socket belongs to user root, group root, mode 660. Or start" in caught.value.text
+        assert "the socket belongs to user root, group root, mode 660. A daemon of your own" in caught.value.text
     finally:
         os.chmod(server.runtime_dir, 0o700)
 

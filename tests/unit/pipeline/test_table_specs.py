@@ -100,3 +100,10 @@ def test_specs_are_the_same_however_they_are_written() -> None:
     for wrong in ({"image": "i", "columns": {"image": Image()}}, {"image": 5}, {"label": "x", "columns": [1]}):
         with pytest.raises(SpecError):
             Parquet("/a.parquet", **wrong)
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/x", "file:///data/a.csv", "gcs://bucket/a.csv"])
+def test_a_scheme_that_is_not_read_is_named(url: str) -> None:
+    """It would become a relative path."""
+    with pytest.raises(SpecError, match=f"has the scheme '{url.partition(':')[0]}': the daemon reads paths and s3://"):
+        TextLines(url)
