@@ -440,10 +440,9 @@ class PrepClient(Turns):
         """The position of this job for a checkpoint: a dict of a few numbers and strings.
 
         It names the batch after the last one that the loop received, or in a job of one process the one that has just
-        raised `BadSampleError`.
-        It may be loaded with another batch size, number of workers, ranks or shards, and on another machine, as long as
-        source (its labels and relative paths), order, seed and ops are the same. If whole batches are shuffled
-        (`order`), batch size and number of shards must be the same, too.
+        raised `BadSampleError`. It may be loaded with another batch size, number of workers, ranks or shards, and on
+        another machine, as long as source (its labels and relative paths), order, seed and ops are the same. If whole
+        batches are shuffled (`order`), batch size and number of shards must be the same, too.
 
         It is the same in all ranks of all shards, because it counts the samples that they have taken together. If
         another number of shards does not divide this count, the next use raises `InvalidSpec`.

@@ -56,14 +56,10 @@ def ask(
             exits.NO_DAEMON,
         ) from e
     except (TimeoutError, BlockingIOError) as e:  # no answer, or a full queue of connections
-        said, pid = f"did not answer within {answer_s:g} s", holder(path)
-        if pid is None:
-            raise AskError(f"the daemon in {path} {said}", exits.FAILED) from e
-        raise AskError(
-            f"the daemon in {path} (pid {pid}) {said}: it hangs or is stopped. If that lasts, `kill {pid}` ends it, or "
-            f"else `kill -9 {pid}`",
-            exits.FAILED,
-        ) from e
+        pid, text = holder(path), f"the daemon in {path} did not answer within {answer_s:g} s"
+        if pid is not None:
+            text += f": it hangs or is stopped. If that lasts, `kill {pid}` ends it, or else `kill -9 {pid}`"
+        raise AskError(text, exits.FAILED) from e
     except (OSError, ValueError) as e:
         raise AskError(f"the daemon in {path} gave no valid answer: {e}", exits.FAILED) from e
     if isinstance(answer, Refused):

@@ -121,13 +121,13 @@ class _Texts:
 class _Lists:
     """Tokens that are there already; as `_Texts`, with numbers for characters, and perhaps with `labels` for them."""
 
+    repeats_special_tokens = False
+
     def __init__(self, column: str, labels: str) -> None:
         self.column, self.labels = column, labels
 
     def tokens(self, texts: Sequence[Any]) -> Sequence[tokens.Tokens]:
         return texts
-
-    repeats_special_tokens = False
 
     def own(self, begin: int, end: int, whole: int) -> slice:
         return slice(None)
