@@ -245,6 +245,8 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
         PluginError: The value is not of that kind.
     """
     shown: Any = None
+    if value is None and isinstance(kind, Scalar):
+        value = kind.missing
     match kind:
         case Text():
             shown = value if isinstance(value, str) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, ClassVar, Self
@@ -43,6 +44,8 @@ MAX_PARAMS_BYTES = 8 << 10
 MAX_COLUMNS = 16
 _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
+_MOST_FLOAT = {"float16": 65504.0, "float32": 3.4028234663852886e38}
+_NAN = "nan"  # on the wire, whose numbers are finite
 
 KINDS: dict[str, type[Kind]] = {
     kind.__name__: kind
@@ -135,7 +138,10 @@ def kind_to_wire(kind: Kind) -> dict[str, Any]:
     wire: dict[str, Any] = {"kind": type(kind).__name__}
     for name in _attributes(type(kind)):
         value = getattr(kind, name)
-        wire[name] = list(value) if isinstance(value, tuple) else value
+        if name != "missing":
+            wire[name] = list(value) if isinstance(value, tuple) else value
+        elif value is not None:  # a server of the release before knows no such attribute
+            wire[name] = _NAN if value != value else value
     return wire
 
 
@@ -151,13 +157,27 @@ def declared_kind(field: str, given: object) -> Kind:
     if kind is None or not isinstance(wire, Mapping):
         raise SpecError(field, given, f"must be one of the kinds {', '.join(KINDS)}, such as kinds.Image()")
     names = _attributes(kind)
-    if set(wire) != {"kind", *names}:
+    if {"missing", *wire} != {"missing", "kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
     dtypes = {Image: checks.DTYPES, PerBox: ("int64", "float32")}.get(kind, tuple(ITEM_BYTES))
-    found = {name: _CHECKS[name](f"{field}.{name}", wire[name], dtypes) for name in names}
+    found = {name: _CHECKS[name](f"{field}.{name}", wire.get(name), dtypes) for name in names}
+    if found.get("missing") is not None:
+        found["missing"] = _number_of(f"{field}.missing", found["dtype"], found["missing"])
     if kind is Image and found["dtype"] != "uint8":
         found["top"] = None  # nobody knows how large the floats of a plug-in become
     return kind(**found)
+
+
+def _number_of(field: str, dtype: str, value: object) -> float:
+    """Return a number that is one of a dtype; raises `SpecError` if it is not."""
+    if dtype.startswith("float"):
+        most = _MOST_FLOAT.get(dtype, math.inf)
+        return math.nan if value == _NAN or value != value else checks.number(field, value, -most, most)
+    if dtype == "bool":
+        return checks.integer(field, int(value) if isinstance(value, bool) else value, 0, 1)
+    bits = 8 * ITEM_BYTES[dtype]
+    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return checks.integer(field, value, low, high)
 
 
 def _attributes(kind: type[Kind]) -> list[str]:
@@ -179,6 +199,7 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "channels": lambda field, value, _: checks.channels(field, value),
     "dtype": checks.choice,
     "shape": _shape,
+    "missing": lambda _field, value, _dtypes: value,  # it must fit the dtype: see `declared_kind`
 }
 """By attribute of a kind; what has none here is not declared."""
 

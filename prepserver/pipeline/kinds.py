@@ -58,6 +58,11 @@ class Kind:
         """Whether there is a value for each of the record's boxes, which stays with its box."""
         return False
 
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether a sample may lack the value; otherwise such a sample is bad."""
+        return False
+
     def stored(self) -> tuple[Shape, str]:
         """Return shape and element type in a row.
 
@@ -221,11 +226,19 @@ class Scalar(Kind):
 
     Attributes:
         dtype: One of `ITEM_BYTES`.
+        missing: What the row of a sample without a value gets: a number of this type, or nan. None, the default, makes
+            such a sample bad, because no number is right for all models.
         beside: The column of tokens whose number it is.
     """
 
     dtype: str = "float32"
+    missing: float | None = field(default=None, repr=False, compare=False)  # nan does not equal nan
     beside: str = field(default="", repr=False, compare=False)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """As `Kind.may_be_missing`."""
+        return self.missing is not None
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), self.dtype

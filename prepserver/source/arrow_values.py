@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 from prepserver.source.samples import MAX_ENCODED_BYTES
-from prepserver.source.values import value_of
+from prepserver.source.values import REPLACES, value_of
 
 
 class Values:
@@ -23,9 +23,10 @@ class Values:
     def value(self, row: int) -> Any:
         """Return the value of a row; raises `SampleError` if it has none, or it is not of the kind."""
         found = self._array[row]
-        if not found.is_valid and not isinstance(self._kind, Json):
-            of_image = ": the file may hold paths of images, whose bytes must be in it"
-            raise SampleError(f"its {self._column} is null{of_image * isinstance(self._kind, Image | Mask)}")
+        if not found.is_valid and not (isinstance(self._kind, Json) or self._kind.may_be_missing):
+            remedy = ": the file may hold paths of images, whose bytes must be in it"
+            remedy = remedy if isinstance(self._kind, Image | Mask) else REPLACES * isinstance(self._kind, Scalar)
+            raise SampleError(f"its {self._column} is null{remedy}")
         if isinstance(self._kind, Image | Mask | Bytes):
             found = getattr(found, "value", found)  # a dictionary's scalar holds it
             if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
@@ -92,11 +93,12 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         if not (is_list and bool((flat.value_lengths().to_numpy(zero_copy_only=False) == side).all())):
             return Values(column, kind, array)  # which finds the bad rows
         flat = flat.flatten()
-    if hasattr(flat.type, "value_type") or (shape and flat.null_count):
+    if hasattr(flat.type, "value_type") or str(flat.type) == "null" or (shape and flat.null_count):
         return Values(column, kind, array)
-    good = np.ones(len(flat), np.bool_)
+    good = is_valid = np.ones(len(flat), np.bool_)
     if flat.null_count:
-        good = flat.is_valid().to_numpy(zero_copy_only=False)
+        is_valid = flat.is_valid().to_numpy(zero_copy_only=False)
+        good = is_valid.copy()
         flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
     numbers = flat.to_numpy(zero_copy_only=False)
     dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
@@ -106,6 +108,9 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         good &= (values == numbers) if dtype.kind in "biu" else np.isfinite(values) | ~np.isfinite(numbers)
     if isinstance(kind, Label):
         good &= values >= 0
+    if isinstance(kind, Scalar) and kind.missing is not None and not is_valid.all():
+        values = np.where(is_valid, values, dtype.type(kind.missing))
+        good |= ~is_valid
     values = values.reshape(len(array), *shape)
     return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
 

@@ -93,6 +93,8 @@ def _fits(kind: Kind, found: Any) -> bool:
             return False
         while hasattr(found, "value_type"):
             found = found.value_type
+    if str(found) == "null":  # a column of nothing but nulls
+        return kind.may_be_missing
     # pandas writes integers as floats if one of them is missing.
     floats = not isinstance(kind, Array | Tokens) or (isinstance(kind, Array) and kind.dtype.startswith("float"))
     return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))

@@ -34,6 +34,7 @@ from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 from prepserver.source.shards import open_shards
 from prepserver.source.storage import File, open_file
+from prepserver.source.values import value_of
 
 MISSING = (1 << 64) - 1
 """Takes the place of an offset if the sample lacks the column."""
@@ -149,8 +150,8 @@ class RangesSource(FileTableSource):
         self._columns = self.stored(spec)
         self._has_label = len(self._columns) < len(spec.columns)
         self._label = label_of(spec.columns, "")
-        kinds = spec.columns.items()
-        self._may_be_empty = {name for name, kind in kinds if isinstance(kind, Text | Tokens | Array)}
+        self._kinds = spec.columns
+        self._may_be_empty = {name for name, kind in self._kinds.items() if isinstance(kind, Text | Tokens | Array)}
         super().__init__(container, more="I" + "QQ" * len(self._columns))
         meta = container.meta
         self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
@@ -200,6 +201,8 @@ class RangesSource(FileTableSource):
 
     def _read(self, file: int, column: str, offset: int, length: int, pieces: dict[tuple[int, int], bytes]) -> Any:
         if offset == MISSING:
+            if self._kinds[column].may_be_missing:
+                return value_of(column, self._kinds[column], None)
             raise SampleError(self.absent.format(column=column, file=self._shards.name(file)))
         if length > MAX_ENCODED_BYTES:
             raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")

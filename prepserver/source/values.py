@@ -17,13 +17,19 @@ _SHOWN_CHARS = 60
 _LABELS = 1 << 63
 _EXACT = 1 << 53  # floats below it are the integers that they stand for
 _NPY = b"\x93NUMPY"
+_MISSING = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+     "NULL", "NaN", "None", "n/a", "nan", "null"}
+)  # fmt: skip
+"""Cells that mean no value: those of ``pandas.read_csv``."""
+REPLACES = "; kinds.Scalar(..., missing=...) replaces missing values"
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
     """Return a given value as rows hold it: a str for `Text` and `Json`, else an array of the kind's type.
 
-    Lists are taken as arrays. Floats may lose precision, and may be nan or inf. Integers must fit exactly; a float may
-    be one, such as 1.0.
+    None is a missing value, which some kinds replace: `Kind.may_be_missing`. Lists are taken as arrays. Floats may lose
+    precision, and may be nan or inf. Integers must fit exactly; a float may be one, such as 1.0.
 
     Raises:
         SampleError: The value is not of that kind.
@@ -37,6 +43,8 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
         if isinstance(given, str):
             return given
         raise _wrong(column, kind, given)
+    if given is None and isinstance(kind, Scalar) and kind.missing is not None:
+        return np.dtype(kind.dtype).type(kind.missing)
     return _numbers(column, kind, given)
 
 
@@ -74,8 +82,11 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
     """Return the value of a cell: text, a number, or JSON; raises `SampleError` if it is not of the kind."""
     if isinstance(kind, Text) and not isinstance(kind, Json):
         return cell
+    given: Any
     try:
-        if isinstance(kind, Array | Tokens | Json):
+        if kind.may_be_missing and cell.strip() in _MISSING:
+            given = None
+        elif isinstance(kind, Array | Tokens | Json):
             given = json.loads(cell)
         elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
             raise ValueError
@@ -150,17 +161,22 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     return found
 
 
-def at_key(found: Any, name: str, what: str, asked: str = "") -> Any:
-    """Return the value of a key, or of keys separated by dots; raises `SampleError` as `json_object`.
+def at_key(found: Any, name: str, kind: Kind, what: str, asked: str = "") -> Any:
+    """Return the value of a key, or of keys separated by dots; None if it is absent and its kind may be missing.
 
     `asked` is the whole name, of which `name` is the rest.
+
+    Raises:
+        SampleError: As `json_object`.
     """
     asked = asked or name
     if isinstance(found, dict) and name in found:
         return found[name]
     first, dot, rest = name.partition(".")
     if dot and isinstance(found, dict) and first in found:
-        return at_key(found[first], rest, what, asked)
+        return at_key(found[first], rest, kind, what, asked)
+    if kind.may_be_missing and (found is None or isinstance(found, dict)):
+        return None
     into_list = f": {name!r} would lie in a list, and dots lead into objects only" if isinstance(found, list) else ""
     raise SampleError(f"{what} has no {asked!r}{into_list}")
 
@@ -174,7 +190,8 @@ def _wrong(column: str, kind: Kind, given: Any) -> SampleError:
         case Label():
             wanted = "the number of a class, an integer from 0"
         case Scalar(dtype):
-            wanted = f"a number of type {dtype}"
+            is_missing = given is None or (isinstance(given, str) and given.strip() in _MISSING)
+            wanted = f"a number of type {dtype}{REPLACES * is_missing}"
         case Array(shape, dtype):
             wanted = f"numbers of type {dtype}" + (f" in the shape {list(shape)}" if shape else "")
         case _:

@@ -44,7 +44,7 @@ class HuggingFaceSource(RangesSource):
 
     def __init__(self, container: Container, spec: HuggingFace, roots: Roots) -> None:
         super().__init__(container, spec, roots)
-        self._kinds, self._dtypes = spec.columns, container.meta["dtypes"]
+        self._dtypes = container.meta["dtypes"]
 
     def value(self, column: str, data: bytes) -> Any:
         kind = self._kinds[column]

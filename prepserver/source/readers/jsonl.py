@@ -19,7 +19,8 @@ class _Objects(TableSource):
 
     def values(self, file: int, line: str) -> list[Any]:
         found = json_object(line, "the line")
-        return [at_key(found, self._spec.names.get(column, column), "the line") for column in self._spec.columns]
+        names = self._spec.names
+        return [at_key(found, names.get(column, column), kind, "the line") for column, kind, _ in self._columns]
 
 
 def _is_json(text: bytes) -> bool:

@@ -48,7 +48,7 @@ class TarSource(RangesSource):
             return file_value(column, kind, data)
         if self._parsed[0] is not data:  # several columns may be keys of one file
             self._parsed = data, json_of_file(column, data)
-        return value_of(column, kind, at_key(self._parsed[1], key, f"the file of its {column}"))
+        return value_of(column, kind, at_key(self._parsed[1], key, kind, f"the file of its {column}"))
 
 
 class TarReader(RangesReader):

@@ -45,6 +45,7 @@ _BLOCK_BYTES = 1 << 16
 
 _FOUND_EVERY = 1024
 _NO_NUMBERS = (), None, -1
+_NOTHING: list[bytes] = []  # what a feature without a value is read as
 _SHOWN = 20
 
 
@@ -103,12 +104,13 @@ class _Examples(LinesSource):
         except example.BrokenExampleError as error:
             raise SampleError(f"it is not a tf.train.Example: {error}") from None
         if len(found) < len(self._wanted):
-            missing = next(feature for _, _, feature in self._taken if feature not in found).decode()
-            has = sorted(name.decode("utf-8", "replace") for name in example.names(frame, at, end))[:_SHOWN]
-            raise SampleError(f"it has no feature {missing!r}; it has: {', '.join(has) or 'none'}")
+            for _, kind, feature in self._taken:
+                if feature not in found and not kind.may_be_missing:
+                    has = sorted(name.decode("utf-8", "replace") for name in example.names(frame, at, end))[:_SHOWN]
+                    raise SampleError(f"it has no feature {feature.decode()!r}; it has: {', '.join(has) or 'none'}")
         record: Record = {}
         for name, kind, feature in self._taken:
-            given = found[feature]
+            given = found.get(feature, _NOTHING)
             shape, dtype, size = self._plain.get(name, _NO_NUMBERS)
             is_plain = isinstance(given, np.ndarray) and given.dtype == dtype and given.size == size
             if is_plain and not (isinstance(kind, Label) and given[0] < 0):  # type: ignore[operator]
@@ -169,6 +171,8 @@ def _value(column: str, kind: Kind, given: example.Value) -> Any:
             return given[0].decode() if isinstance(kind, Text) else given[0]
         except UnicodeDecodeError as error:
             raise SampleError(f"byte {error.start} of its {column} is not UTF-8") from None
+    if kind.may_be_missing and not len(given):
+        return value_of(column, kind, None)
     if isinstance(kind, Label | Scalar | Array):
         shape, dtype = kind.stored()
         if isinstance(kind, Array) and isinstance(given, list) and len(given) == 1:
