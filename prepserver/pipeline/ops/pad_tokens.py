@@ -48,7 +48,7 @@ class PadTokens(Op):
         column_of(columns, self.column, Tokens, "tokens")
         made: dict[str, Kind] = {self.column: Tokens(self.length, self.pad)}
         beside: tuple[tuple[str, Kind], ...] = (
-            ("mask", Array((self.length,), "uint8", beside=self.column)), ("count", Scalar("int64", self.column)),
+            ("mask", Array((self.length,), "uint8", beside=self.column)), ("count", Scalar("int64", beside=self.column)),
         )  # fmt: skip
         for field, kind in beside:
             if (name := getattr(self, field)) in made:

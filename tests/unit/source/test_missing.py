@@ -90,14 +90,14 @@ def test_what_is_missing_is_replaced(made: Callable[[Path, dict[str, kinds.Kind]
     columns = {"age": kinds.Scalar("float32", math.nan), "size": kinds.Scalar("int16", -1), "id": kinds.Label()}
     source = opened(made(tmp_path, columns), tmp_path)
     found = [source.read(index) for index in range(3)]
-    assert np.array_equal([each["age"] for each in found], np.float32([1.5, math.nan, 3]), equal_nan=True)
+    assert np.array_equal([each["age"] for each in found], np.array([1.5, math.nan, 3], np.float32), equal_nan=True)
     assert [each["size"] for each in found] == [7, -1, -2]
     assert {name: str(np.asarray(value).dtype) for name, value in found[1].items()} == {
         "age": "float32", "size": "int16", "id": "int64",
     }  # fmt: skip
-    into = {"age": np.zeros(3, np.float32), "size": np.zeros(3, np.int16), "id": np.zeros(3, np.int64)}
+    into: dict[str, Any] = {"age": np.zeros(3, np.float32), "size": np.zeros(3, np.int16), "id": np.zeros(3, np.int64)}
     if source.read_block([2, 1, 0], into):
-        assert np.array_equal(into["age"], np.float32([3, math.nan, 1.5]), equal_nan=True)
+        assert np.array_equal(into["age"], np.array([3, math.nan, 1.5], np.float32), equal_nan=True)
         assert into["size"].tolist() == [-2, -1, 7]
 
 
