@@ -48,8 +48,9 @@ class PadTokens(Op):
         column_of(columns, self.column, Tokens, "tokens")
         made: dict[str, Kind] = {self.column: Tokens(self.length, self.pad)}
         beside: tuple[tuple[str, Kind], ...] = (
-            ("mask", Array((self.length,), "uint8", beside=self.column)), ("count", Scalar("int64", beside=self.column)),
-        )  # fmt: skip
+            ("mask", Array((self.length,), "uint8", beside=self.column)),
+            ("count", Scalar("int64", beside=self.column)),
+        )
         for field, kind in beside:
             if (name := getattr(self, field)) in made:
                 raise SpecError(field, name, "is the name of another column")

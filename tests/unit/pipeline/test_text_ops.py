@@ -32,6 +32,7 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         (TOKENS, PadTokens(5, mask="label"), "mask"),
         ({"tokens": Tokens(), "length": Label()}, PadTokens(5, trim=True), "count"),
         ({"tokens": Tokens(9), "m": Array((9,), beside="tokens")}, Truncate(5), "length"),
+        (PadTokens(9, count="n").after(TOKENS), Truncate(5), "length"),
         (TOKENS, PadTokens(5, mask="tokens"), "mask"),
         (TOKENS, PadTokens(5, count="mask"), "count"),
         (TOKENS, MaskTokens(1, 9), "column"),
