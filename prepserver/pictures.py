@@ -34,17 +34,26 @@ def rgb(image: Image.Image) -> Pixels:
     return np.array(image if mode == "RGB" else image.convert("RGB"))
 
 
-def classes(image: Image.Image) -> Pixels:
-    """Return a mask as (H, W) palette indices, grey values, or 0 and 1.
+def numbers(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:
+    """Return a mask as (H, W) palette indices, grey values, or 0 and 1, of the type uint8 or uint16.
 
     Raises:
-        OddPicture: It has colours, or more than 8 bits.
+        OddPicture: It has colours, or numbers that the type cannot hold.
     """
     mode = image.mode
     if mode in ("L", "P", "1"):
-        return np.array(image, np.uint8)
-    more = f": {_remedy(image)}" if mode.startswith(("I", "F")) else ""
-    raise OddPicture(f"a mask has one number of 8 bits for each pixel (mode L, P or 1), and this is {mode}{more}")
+        return np.array(image, np.uint8).astype(dtype, copy=False)
+    is_grey = mode == "I" or mode.startswith("I;16")
+    if is_grey and dtype == "uint16":
+        grey = np.asarray(image)
+        if not grey.size or (grey.min() >= 0 and grey.max() <= 0xFFFF):
+            return grey.astype(np.uint16)
+        raise OddPicture(f"its pixels (mode I) go from {grey.min()} to {grey.max()}, beyond 0 to 65535")
+    wanted = "one number of 8 bits for each pixel (mode L, P or 1)"
+    if dtype == "uint16":
+        wanted = "one number of 8 or 16 bits for each pixel (mode L, P, 1 or I;16)"
+    more = ': declare kinds.Mask(dtype="uint16")' if is_grey else f": {_remedy(image)}" if mode == "F" else ""
+    raise OddPicture(f"a mask has {wanted}, and this is {mode}{more}")
 
 
 def _remedy(image: Image.Image) -> str:

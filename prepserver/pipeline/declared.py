@@ -138,10 +138,9 @@ def kind_to_wire(kind: Kind) -> dict[str, Any]:
     wire: dict[str, Any] = {"kind": type(kind).__name__}
     for name in _attributes(type(kind)):
         value = getattr(kind, name)
-        if name != "missing":
-            wire[name] = list(value) if isinstance(value, tuple) else value
-        elif value is not None:  # a server of the release before knows no such attribute
-            wire[name] = _NAN if value != value else value
+        if value != _LATER.get((type(kind), name), ...):
+            plain = list(value) if isinstance(value, tuple) else value
+            wire[name] = _NAN if plain != plain else plain
     return wire
 
 
@@ -157,10 +156,10 @@ def declared_kind(field: str, given: object) -> Kind:
     if kind is None or not isinstance(wire, Mapping):
         raise SpecError(field, given, f"must be one of the kinds {', '.join(KINDS)}, such as kinds.Image()")
     names = _attributes(kind)
-    if {"missing", *wire} != {"missing", "kind", *names}:
+    wire = {name: default for (each, name), default in _LATER.items() if each is kind} | dict(wire)
+    if set(wire) != {"kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
-    dtypes = {Image: checks.DTYPES, PerBox: ("int64", "float32")}.get(kind, tuple(ITEM_BYTES))
-    found = {name: _CHECKS[name](f"{field}.{name}", wire.get(name), dtypes) for name in names}
+    found = {name: _CHECKS[name](f"{field}.{name}", wire[name], _DTYPES.get(kind, tuple(ITEM_BYTES))) for name in names}
     if found.get("missing") is not None:
         found["missing"] = _number_of(f"{field}.missing", found["dtype"], found["missing"])
     if kind is Image and found["dtype"] != "uint8":
@@ -202,6 +201,14 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "missing": lambda _field, value, _dtypes: value,  # it must fit the dtype: see `declared_kind`
 }
 """By attribute of a kind; what has none here is not declared."""
+
+_DTYPES: dict[type[Kind], tuple[str, ...]] = {
+    Image: checks.DTYPES, Mask: ("uint8", "uint16"), PerBox: ("int64", "float32"),
+}  # fmt: skip
+"""Element types of kinds that may not have all."""
+
+_LATER: dict[tuple[type[Kind], str], Any] = {(Scalar, "missing"): None, (Mask, "dtype"): "uint8"}
+"""Attributes that servers of the release before do not know, and their defaults, which are left out."""
 
 
 def columns_to_wire(columns: Columns) -> list[dict[str, Any]]:

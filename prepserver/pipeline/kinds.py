@@ -115,12 +115,17 @@ class Image(Spatial):
 
 @dataclass(frozen=True, slots=True)
 class Mask(Spatial):
-    """A class number for each pixel of an image: (H, W), uint8. Resized by the nearest pixel, never mixed."""
+    """A number for each pixel of an image, such as its class: (H, W). Resized by the nearest pixel, never mixed.
+
+    Attributes:
+        dtype: "uint8", or "uint16" for numbers of more than 255 objects, or depth in millimetres.
+    """
 
     _remedy: ClassVar[str] = _CROP
+    dtype: str = "uint8"
 
     def _in_row(self) -> tuple[Shape | None, str]:
-        return self.size, "uint8"
+        return self.size, self.dtype
 
 
 @dataclass(frozen=True, slots=True)

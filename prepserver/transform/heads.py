@@ -75,6 +75,5 @@ class HeadMaker:
             follower = FOLLOWERS[type(kinds[column_name])]({name: record[name] for name in kinds}, kinds)
             if follower.size != size:
                 return None
-            made[column_name] = np.empty(plan.size, np.uint8)
-            follower.make(size, plan.moves, {column_name: made[column_name]})
+            made[column_name] = follower.moved(size, plan.moves)[column_name]
         return made

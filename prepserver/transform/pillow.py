@@ -14,6 +14,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from prepserver.pictures import OddPicture, classes, rgb
+from prepserver.pictures import OddPicture, numbers, rgb
 from prepserver.pipeline.checks import MAX_SIDE_PX
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.transform.errors import BadSample
@@ -123,15 +124,15 @@ class PillowImage:
         """
         return self._loaded(self._rgb, "cannot be decoded")
 
-    def classes(self) -> npt.NDArray[np.uint8]:
-        """Return the first frame as (H, W) palette indices or grey values, uint8. Call this or `decode`, not both.
+    def numbers(self, dtype: str) -> npt.NDArray[Any]:
+        """Return the first frame as (H, W) palette indices or grey values, uint8 or uint16: this or `decode`, not both.
 
         Raises:
-            BadSample: The image is broken or truncated, has colours, or more than 8 bits.
+            BadSample: The image is broken or truncated, has colours, or numbers that the type cannot hold.
         """
-        return self._loaded(lambda: classes(self._image), "the mask cannot be decoded")
+        return self._loaded(lambda: numbers(self._image, dtype), "the mask cannot be decoded")
 
-    def _loaded(self, pixels_of: Callable[[], npt.NDArray[np.uint8]], what: str) -> npt.NDArray[np.uint8]:
+    def _loaded(self, pixels_of: Callable[[], npt.NDArray[Any]], what: str) -> npt.NDArray[Any]:
         if self._pixels is None and not self._failure:
             try:
                 with _our_limit():

@@ -248,6 +248,10 @@ WIDE = GREY * np.uint16(12200)
         (torch.from_numpy(GREY)[None], kinds.Mask((2, 3)), GREY),
         (Picture.fromarray(GREY), kinds.Mask(), GREY),
         (Picture.fromarray(GREY > 2), kinds.Mask(), GREY > 2),
+        (WIDE, kinds.Mask(dtype="uint16"), WIDE),
+        (Picture.fromarray(WIDE), kinds.Mask(dtype="uint16"), WIDE),
+        (Picture.fromarray(WIDE.astype(np.int32)), kinds.Mask(dtype="uint16"), WIDE),
+        (Picture.fromarray(GREY), kinds.Mask(dtype="uint16"), GREY),
     ],
 )
 def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, result: Any) -> None:
@@ -275,7 +279,10 @@ def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, resu
         ("name.png", kinds.Mask(), r"str\. Give a PIL image, a uint8 array or tensor \(H, W\), or bytes of a file$"),
         (Picture.fromarray(GREY), kinds.Image((3, 2)), "a PIL image of mode L and 2 x 3 pixels"),
         (Picture.fromarray(COLOUR), kinds.Mask(), r"a PIL image: a mask has one number of 8 bits .*, and this is RGB$"),
-        (Picture.fromarray(WIDE), kinds.Mask(), r'this is I;16: read it as kinds\.Array\(\(2, 3\), "uint16"\)'),
+        (Picture.fromarray(WIDE), kinds.Mask(), r'this is I;16: declare kinds\.Mask\(dtype="uint16"\)'),
+        (WIDE, kinds.Mask(), r'Give a uint8 array or tensor \(H, W\), or declare kinds.Mask\(dtype="uint16"\)$'),
+        (Picture.fromarray(WIDE - np.int32(5)), kinds.Mask(dtype="uint16"), r"go from -5 to 60995, beyond 0 to 65535"),
+        (Picture.fromarray(COLOUR), kinds.Mask(dtype="uint16"), r"8 or 16 bits for each pixel .*, and this is RGB$"),
         (WIDE, kinds.Image(), r'Give a uint8 array .*, or declare kinds\.Array\(\(2, 3\), "uint16"\)$'),
         (torch.zeros(1, 2, 3), kinds.Mask(), r'tensor \(H, W\), or declare kinds\.Array\(\(1, 2, 3\), "float32"\)$'),
         (Picture.fromarray(np.float32(GREY)), kinds.Image(), r'a PIL image: its pixels are floats .*\), "float32"\)'),

@@ -40,6 +40,8 @@ class CopyPaste(MixOp):
                 )
                 raise SpecError(field, column, reason)
         plane, numbers = columns[self.mask], columns[self.instances]
+        if isinstance(plane, Mask) and plane.dtype != "uint8":
+            raise SpecError("mask", self.mask, f"is {plane.dtype}, and must be uint8: numbers of objects go to 255")
         if isinstance(plane, Mask) and plane.size is None:
             reason = "needs one size: put ScaleJitter and RandomCrop(size, pad_if_needed=True), or Resize, before it"
             raise SpecError("op", "CopyPaste", reason)

@@ -115,7 +115,7 @@ def _version(dataset: Any) -> str | None:
 
 
 def _plane(what: str, value: Any, kind: Any) -> Any:
-    """An image as encoded bytes or (H, W, 3) pixels; a mask as encoded bytes or (H, W) pixels."""
+    """An image as encoded bytes or (H, W, 3) pixels; a mask as encoded bytes or (H, W) numbers."""
     if isinstance(value, bytes | bytearray | memoryview) and kind.size is None:
         return bytes(value)
     pixels = value
@@ -124,7 +124,7 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
     elif isinstance(value, torch.Tensor):
         # tensors are (C, H, W), as in torchvision; arrays are (H, W, C)
         pixels = plugins.as_array(value.movedim(0, -1) if value.ndim == 3 else value)
-    if isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.size:
+    if isinstance(pixels, np.ndarray) and pixels.dtype == kind.dtype and pixels.size:
         if isinstance(kind, Image) and (pixels.ndim == 2 or pixels.shape[2:] == (1,)):
             pixels = np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
         elif isinstance(kind, Mask) and pixels.shape[2:] == (1,):
@@ -137,7 +137,7 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
 
 def _of_picture(what: str, picture: Picture.Image, kind: Any) -> Any:
     try:
-        return pictures.rgb(picture) if isinstance(kind, Image) else pictures.classes(picture)
+        return pictures.rgb(picture) if isinstance(kind, Image) else pictures.numbers(picture, kind.dtype)
     except pictures.OddPicture as e:
         raise plugins.PluginError(f"{what} declares {type(kind).__name__} and gives a PIL image: {e}") from e
     except OSError as e:  # it was opened, and is read only now
@@ -154,9 +154,11 @@ def _wrong(value: Any, kind: Any) -> str:
         given = f"a PIL image of mode {value.mode} and {value.height} x {value.width} pixels"
     wanted = "a uint8 array (H, W, C) or tensor (C, H, W)"
     if isinstance(kind, Mask):
-        wanted = "a uint8 array or tensor (H, W)"
+        wanted = f"a {kind.dtype} array or tensor (H, W)"
     dtype = plugins.as_array(value).dtype if isinstance(value, np.ndarray | torch.Tensor) else np.dtype("uint8")
-    if dtype.itemsize > 1 and dtype.name in ITEM_BYTES:
+    if isinstance(kind, Mask) and dtype == np.uint16:
+        wanted += ', or declare kinds.Mask(dtype="uint16")'
+    elif dtype.itemsize > 1 and dtype.name in ITEM_BYTES:
         wanted += f', or declare kinds.Array({tuple(value.shape)}, "{dtype.name}")'
     else:
         wanted = f"a PIL image, {wanted}{', or bytes of a file' if kind.size is None else ''}"

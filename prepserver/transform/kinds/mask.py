@@ -1,8 +1,9 @@
-"""Masks: images of class numbers, from PNG or any other lossless file that Pillow reads."""
+"""Masks: images of numbers, from PNG or any other lossless file that Pillow reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,22 +18,24 @@ from prepserver.transform.window import window
 
 
 class MaskFollower(Follower):
-    """A mask: grey or palette, 8 bits; the numbers of a palette are the classes, its colours are ignored."""
+    """A mask: grey or palette, 8 or 16 bits; the numbers of a palette are the classes, its colours are ignored."""
 
     kind = Mask
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
         ((self._column, value),) = values.items()
+        kind = kinds[self._column]
+        assert isinstance(kind, Mask)
         if isinstance(value, np.ndarray):
-            self._classes: Callable[[], Array] = lambda: value
+            self._numbers: Callable[[], Array] = lambda: value
             self.size = value.shape[0], value.shape[1]
         else:
             image = PillowImage(bytes(value))
-            self._classes = image.classes
+            self._numbers = partial(image.numbers, kind.dtype)
             self.size = image.height, image.width
 
     def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
-        mask = self._classes()[:, :, None]
+        mask = self._numbers()[:, :, None]
         for move in moves:
             mask = _moved(mask, move)
         return {self._column: mask[:, :, 0]}
@@ -54,11 +57,20 @@ def _moved(mask: Array, move: Move) -> Array:
         case Mirror(axis):
             return np.flip(mask, axis)
         case Warp(matrix, height, width, fill):
-            return warp(mask, None, matrix, (height, width), "nearest", _class_of(fill))
+            return _seen(mask, fill, lambda pixels, fill: warp(pixels, None, matrix, (height, width), "nearest", fill))
         case Displace(field, fill):
-            return field.look(mask, None, "nearest", _class_of(fill))
+            return _seen(mask, fill, lambda pixels, fill: field.look(pixels, None, "nearest", fill))
         case _:
             return mask
+
+
+def _seen(mask: Array, fill: tuple[float, ...], look: Callable[[Array, tuple[float, ...]], Array]) -> Array:
+    """Return what a look at the nearest pixels shows. Wider numbers are moved byte by byte, as channels."""
+    if mask.dtype == np.uint8:
+        return look(mask, _class_of(fill))
+    fills = np.array(_class_of(fill), mask.dtype).view(np.uint8)
+    bytes_of = np.ascontiguousarray(mask).view(np.uint8)
+    return np.ascontiguousarray(look(bytes_of, tuple(map(float, fills)))).view(mask.dtype)
 
 
 def _class_of(fill: tuple[float, ...]) -> tuple[float, ...]:

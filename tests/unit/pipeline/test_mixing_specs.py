@@ -73,6 +73,11 @@ def test_a_paste_keeps_the_record_and_needs_instances() -> None:
         (lambda: [Resize(SIZE), CopyPaste()], semantic, r"Coco\(masks=True\) gives both. 'instances' is no PerBox"),
         (lambda: [Resize(SIZE), CopyPaste("image")], INSTANCES, "'image' is no Mask here; there are: image"),
         (lambda: [Resize(40), CopyPaste()], INSTANCES, "needs one size: put ScaleJitter"),
+        (
+            lambda: [Resize(SIZE), CopyPaste()],
+            {**INSTANCES, "mask": Mask(dtype="uint16")},
+            "numbers of objects go to 255",
+        ),
         (lambda: [Resize(SIZE), PadBoxes(3), CopyPaste()], INSTANCES, "cannot follow PadBoxes"),
         (lambda: [Mosaic(8), CopyPaste()], INSTANCES, "only one op of a pipeline may"),
         (lambda: [Resize(SIZE), CopyPaste()], {**INSTANCES, "instances": PerBox(dtype="int8")}, "cannot count to 255"),

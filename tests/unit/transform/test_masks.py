@@ -50,7 +50,7 @@ from tests.support.scenes import Scenes, scene
 from tests.support.scenes import rows_of as scenes_of
 
 Pixels = npt.NDArray[np.uint8]
-COLUMNS = {"image": Image(), "mask": Mask(), "label": Label()}
+COLUMNS: Columns = {"image": Image(), "mask": Mask(), "label": Label()}
 HEIGHT, WIDTH = 40, 56
 
 
@@ -66,8 +66,10 @@ def places(height: int = HEIGHT, width: int = WIDTH) -> Pixels:
     return np.asarray(rows * 8 + columns + 1, np.uint8)
 
 
-def rows_of(ops: list[Op], record: dict[str, Any], index: int = 0, views: int = 1) -> dict[str, Any]:
-    pipeline = Pipeline.from_ops(ops, views, COLUMNS)
+def rows_of(
+    ops: list[Op], record: dict[str, Any], index: int = 0, views: int = 1, columns: Columns = COLUMNS
+) -> dict[str, Any]:
+    pipeline = Pipeline.from_ops(ops, views, columns)
     makers = row_makers(pipeline)
     made = {f.name: np.zeros(f.shape, f.dtype) for f in pipeline.fields}
     make_rows(record, SampleKey(3, 0, index), [(maker, [made[f.name] for f in maker.fields]) for maker in makers])
@@ -97,6 +99,30 @@ def test_a_move_without_a_new_size_moves_every_pixel_alike(name: str) -> None:
     for index in range(20):
         made = rows_of(MOVES[name], sample(), index)
         assert (made["image"] == made["mask"][:, :, None]).all()
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        *(each for name, each in MOVES.items() if name != "padded random crop"),
+        [RandomResizedCrop(31)],
+        [RandomCrop(38, padding=7)],
+        [RandomAffine(40, (0.2, 0.2), (0.5, 1.5), 20), CenterCrop(30)],
+        [RandomPerspective(0.6, p=1), CenterCrop(30)],
+        [ElasticTransform(300.0), CenterCrop(30)],
+        [RandomRotation(90), RandomZoomOut(p=1), CenterCrop(60)],
+    ],
+    ids=str,
+)
+def test_numbers_of_16_bits_move_as_those_of_8(ops: list[Op]) -> None:
+    wide = np.asarray(places() * np.uint16(257))
+    columns: Columns = {**COLUMNS, "mask": Mask(dtype="uint16")}
+    for index in range(8):
+        made = rows_of(ops, {**sample(), "mask": png(wide)}, index, columns=columns)["mask"]
+        assert made.dtype == np.uint16
+        assert (made == rows_of(ops, sample(), index)["mask"] * np.uint16(257)).all()
+        narrow = rows_of(ops, sample(), index, columns=columns)["mask"]
+        assert (narrow == rows_of(ops, sample(), index)["mask"]).all(), "a file of 8 bits is one of 16, too"
 
 
 @pytest.mark.parametrize("op", [Resize((20, 28)), Resize((80, 112)), RandomResizedCrop(64), RandomResizedCrop((8, 12))])
@@ -180,7 +206,7 @@ def test_a_palette_says_classes_and_its_colours_nothing() -> None:
             png(np.zeros((HEIGHT, WIDTH, 3), np.uint8)),
             "mask: a mask has one number of 8 bits .* this is RGB$",
         ),
-        (png(places().astype(np.uint16)), r'this is I;16: read it as kinds.Array\(\(40, 56\), "uint16"\)'),
+        (png(places().astype(np.uint16)), r'this is I;16: declare kinds.Mask\(dtype="uint16"\)$'),
         (b"", "mask: empty file"),
     ],
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image as Picture
 
 from prepserver.order import make_order
+from prepserver.pipeline import kinds
 from prepserver.pipeline.caching import head_of
 from prepserver.pipeline.ops import (
     CenterCrop,
@@ -33,7 +34,7 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import SourceSpec
-from prepserver.pipeline.sources import ImageFolder, SyntheticImages
+from prepserver.pipeline.sources import Csv, ImageFolder, SyntheticImages
 from prepserver.source import Record, SampleError, Source, build_index, open_source
 from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.worker.fill import BadRow, fill
@@ -101,19 +102,24 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(spec, tmp_path_factory.mktemp("index"))
 
 
-@pytest.fixture(scope="module")
-def masked(tmp_path_factory: pytest.TempPathFactory) -> World:
-    root = tmp_path_factory.mktemp("masked")
+@pytest.fixture(scope="module", params=["uint8", "uint16"])
+def masked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    root, dtype = tmp_path_factory.mktemp("masked"), request.param
     rng = np.random.default_rng(1)
     for number in range(10):
         size = (40 + 8 * (number % 3), 56)
-        for folder, kind, shape in (("images", "jpg", (*size, 3)), ("masks", "png", size)):
+        for folder, kind, shape, of in (("images", "jpg", (*size, 3), "uint8"), ("masks", "png", size, dtype)):
             path = root / folder / "cats" / f"{number}.{kind}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Picture.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path)
+            Picture.fromarray(rng.integers(0, np.iinfo(of).max + 1, shape, of)).save(path)
     (root / "masks" / "cats" / "4.png").write_bytes(b"no image")
     Picture.fromarray(np.zeros((3, 3), np.uint8)).save(root / "masks" / "cats" / "5.png")
-    return World(ImageFolder(str(root / "images"), masks=str(root / "masks")), tmp_path_factory.mktemp("index"))
+    if dtype == "uint8":
+        return World(ImageFolder(str(root / "images"), masks=str(root / "masks")), tmp_path_factory.mktemp("index"))
+    lines = [f"images/cats/{number}.jpg,masks/cats/{number}.png,0" for number in range(10)]
+    (root / "list.csv").write_text("\n".join(["image,mask,label", *lines]))
+    columns: dict[str, kinds.Kind] = {"image": kinds.Image(), "mask": kinds.Mask(dtype=dtype), "label": kinds.Label()}
+    return World(Csv(root / "list.csv", columns), tmp_path_factory.mktemp("index"))
 
 
 @pytest.fixture
@@ -179,7 +185,7 @@ def test_rows_are_the_same_with_an_encoded_cache(odd: World, new_cache: Callable
 
 @pytest.mark.parametrize("name", ["resize", "all of it", "crops of whole images"])
 def test_masks_and_views_are_kept_with_their_image(masked: World, new_cache: Callable[..., Cache], name: str) -> None:
-    pipeline, cache = pipeline_of(name, images(mask=True), views=2), new_cache(masked)
+    pipeline, cache = pipeline_of(name, masked.spec.columns, views=2), new_cache(masked)
     expected = masked.rows([pipeline])
     assert len({row.index for row in expected[1]}) == 2
     for _ in range(2):
