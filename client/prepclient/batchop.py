@@ -101,28 +101,25 @@ class ByteOp(BatchOp[OpT]):
 class Linear(NamedTuple):
     """``x / divisor + offset``, each with one number for all channels or one per channel."""
 
-    divisor: tuple[float, ...] = (1.0,)
-    offset: tuple[float, ...] = (0.0,)
+    divisor: Numbers = np.ones(1)
+    offset: Numbers = np.zeros(1)
 
     def over(self, divisor: Sequence[float], offset: Sequence[float]) -> Linear:
         """This function, and then ``(x - offset) / divisor``, as one."""
-        channels = max(map(len, (*self, divisor, offset)))
-        d, o, by, less = (tuple(each) * (channels // len(each)) for each in (*self, divisor, offset))
-        return Linear(
-            tuple(a * b for a, b in zip(d, by, strict=True)),
-            tuple((a - c) / b for a, b, c in zip(o, by, less, strict=True)),
-        )
+        return Linear(self.divisor * divisor, (self.offset - offset) / divisor)
 
     def constants(self, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Scale and bias for images (n, C, H, W), float32; None for a bias of 0, and both None if nothing changes.
 
         They are not 0-dim: type promotion ignores 0-dim tensors, and would compute half rows in half precision.
         """
-        bias = torch.tensor(self.offset, dtype=torch.float32, device=device) if any(self.offset) else None
-        if bias is None and all(each == 1.0 for each in self.divisor):
+        if not self.offset.any() and (self.divisor == 1.0).all():
             return None, None
-        scale = torch.tensor([1.0 / each for each in self.divisor], dtype=torch.float32, device=device)
-        return scale.reshape(-1, 1, 1), None if bias is None else bias.reshape(-1, 1, 1)
+        scale, bias = (
+            torch.tensor(each, dtype=torch.float32, device=device).reshape(-1, 1, 1)
+            for each in (1.0 / self.divisor, self.offset)
+        )
+        return scale, bias if self.offset.any() else None
 
 
 class LinearOp(FloatOp[OpT]):

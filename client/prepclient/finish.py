@@ -169,25 +169,20 @@ class Finisher:
             self.dtype = finish.dtype or getattr(torch, self.ops.image.dtype)
             if self.dtype == torch.uint8 and self.ops.image.dtype != "uint8":
                 raise SpecError("dtype", self.dtype, f"the images are {self.ops.image.dtype}")
-            divisor, offset = self.ops.linear
-            if any(offset) or any(each != 1.0 for each in divisor):
-                self._scale = self._per_channel([1.0 / each for each in divisor])
-                self._bias = self._per_channel(offset) if any(offset) else None
+            self._scale, self._bias = map(self._laid_out, self.ops.linear.constants(device))
         self.width = self.ops.width if self.ops is not None else 0  # numbers that the ops draw per row
         # whether a finished batch has the bits and strides of the stored rows
         self.is_plain = not self.width and self._scale is None and self.dtype == look.dtype and self._keeps_order
 
-    def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
-        """Constants that broadcast over images as the user sees them; on the CPU, over `_flat` images.
-
-        They are not 0-dim; see `Linear.constants`.
-        """
-        constants = torch.tensor(numbers, dtype=torch.float32, device=self._device)
-        if self._device.type == "cpu":
-            if self._look.stored == "CHW":
-                return constants.reshape(-1, 1)
-            return constants.repeat(self._look.shape[1]) if len(numbers) > 1 else constants
-        return constants.reshape(-1, 1, 1) if self._look.seen == "CHW" else constants
+    def _laid_out(self, constants: torch.Tensor | None) -> torch.Tensor | None:
+        """Constants of a `Linear` for images as the user sees them; on the CPU, for `_flat` images."""
+        if constants is None:
+            return None
+        if self._device.type != "cpu":
+            return constants if self._look.seen == "CHW" else constants.flatten()
+        if self._look.stored == "CHW":
+            return constants.flatten(1)
+        return constants.flatten().repeat(self._look.shape[1] if len(constants) > 1 else 1)
 
     def nbytes(self, n: int) -> int:
         """Bytes of a finished batch of `n` images."""
