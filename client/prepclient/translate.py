@@ -14,7 +14,7 @@ from typing import Any
 from prepclient.equivalents import is_torchvision
 from prepclient.errors import InvalidSpec
 from prepclient.translate_processor import MODES
-from prepclient.translate_timm import instead_of_timm, is_timm, timm_op
+from prepclient.translate_timm import INSTEAD_OF_TIMM, TIMM_OPS, is_timm
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import (
@@ -114,15 +114,15 @@ def _converted(kind: type) -> list[Op] | None:
 
 
 def _of_timm(field: str, transform: Any) -> Op:
+    name = type(transform).__name__
+    if name in INSTEAD_OF_TIMM:
+        raise InvalidSpec(f"{field} (timm's {name}): {INSTEAD_OF_TIMM[name]}", field)
+    if name not in TIMM_OPS:
+        raise _refused(field, transform, _NONE)
     try:
-        op = timm_op(transform)
+        return TIMM_OPS[name](transform)
     except AttributeError as error:
         raise _refused(f"{field}.{error.name}", transform, "this release of timm keeps no such attribute") from error
-    if op is not None:
-        return op
-    if instead := instead_of_timm(transform):
-        raise InvalidSpec(f"{field} (timm's {type(transform).__name__}): {instead}", field)
-    raise _refused(field, transform, _NONE)
 
 
 def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:

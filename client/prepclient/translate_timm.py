@@ -16,22 +16,6 @@ def is_timm(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "timm"
 
 
-def timm_op(transform: Any) -> Op | None:
-    """The op that does exactly what a transform of timm's does; None if there is none.
-
-    Raises:
-        SpecError: A parameter has a value that no op supports.
-        AttributeError: The transform lacks an attribute.
-    """
-    make = _OPS.get(type(transform).__name__)
-    return None if make is None else make(transform)
-
-
-def instead_of_timm(transform: object) -> str:
-    """What to write instead of a transform of timm's that has no op; empty if only a plug-in does the same."""
-    return _INSTEAD.get(type(transform).__name__, "")
-
-
 def _crop(given: Any) -> Op:
     modes = given.interpolation  # a tuple means that one is drawn for each sample
     crops = [
@@ -61,14 +45,16 @@ def _erasing(given: Any) -> Op:
     return RandomErasing(given.probability, (given.min_area, given.max_area), ratio, value)
 
 
-_OPS: dict[str, Callable[[Any], Op]] = {
+TIMM_OPS: dict[str, Callable[[Any], Op]] = {
     "CenterCropOrPad": _centre,
     "RandomErasing": _erasing,
     "RandomResizedCropAndInterpolation": _crop,
 }
+"""By timm's names. Each gives the op that does exactly the same, or raises `SpecError` for a value that no op supports,
+or `AttributeError` for an attribute that the transform lacks."""
 
 _PLUGIN = "or make timm's a plug-in that seeds `random` and `numpy.random` from its `rng` (docs/migrating.md, timm)"
-_INSTEAD = {
+INSTEAD_OF_TIMM = {
     "RandAugment": "timm's changes and their odds are its own. prepclient.RandAugment(num_ops, magnitude, "
     f"num_magnitude_bins=11) in its place is torchvision's, not timm's; {_PLUGIN}",
     "AutoAugment": "timm's changes and policies are its own. prepclient.AutoAugment() or RandAugment(num_ops, "
@@ -79,3 +65,4 @@ _INSTEAD = {
     "create_transform use train_crop_mode='rrc', crop_mode='squash', or 'center' with a square size; or write "
     "prepclient's ops instead",
 }
+"""What to write instead of a transform that has no op, unless only a plug-in does the same."""
