@@ -56,7 +56,7 @@ class CudaEngine:
     """The :class:`Engine` of a CUDA device, given with its index. It makes no decisions."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         idle = _idle[device]
         try:
             self._copies = idle.pop()
@@ -64,15 +64,10 @@ class CudaEngine:
             self._copies = _cuda.Stream(device)
         weakref.finalize(self, idle.append, self._copies).atexit = False
 
-    @property
-    def device(self) -> torch.device:
-        """The CUDA device."""
-        return self._device
-
     def buffer(self, nbytes: int) -> torch.Tensor:
         """Allocates from the side stream's pool: on a block of another stream's pool work may still be pending."""
         with _cuda.stream(self._copies):
-            return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def staging(self, nbytes: int) -> torch.Tensor:
         """Allocates from torch's caching host allocator."""
@@ -89,11 +84,11 @@ class CudaEngine:
 
     def pin_driver(self) -> PinDriver:
         """See `open_driver`."""
-        return open_driver(self._device)
+        return open_driver(self.device)
 
     def retire(self, buffer: torch.Tensor) -> None:
         """Tells the caching allocator that the current stream reads the block, too."""
-        buffer.record_stream(_cuda.current_stream(self._device))
+        buffer.record_stream(_cuda.current_stream(self.device))
 
     def mark_copies(self) -> Any:
         """Records a new event on the side stream."""
@@ -101,7 +96,7 @@ class CudaEngine:
 
     def mark_consumer(self) -> Any:
         """Records a new event on the calling thread's current stream."""
-        return self._mark(_cuda.current_stream(self._device))
+        return self._mark(_cuda.current_stream(self.device))
 
     def _mark(self, stream: Any) -> Any:
         # blocking=True: a waiting host sleeps instead of spinning, because the workers need the cores.
@@ -115,7 +110,7 @@ class CudaEngine:
 
     def consumer_waits(self, event: Any) -> None:
         """Makes the current stream wait."""
-        _cuda.current_stream(self._device).wait_event(event)
+        _cuda.current_stream(self.device).wait_event(event)
 
     def done(self, event: Any) -> bool:
         """Asks the driver, in about a microsecond."""
