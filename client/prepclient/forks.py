@@ -8,20 +8,12 @@ from torch.utils.data import get_worker_info
 
 from prepclient.errors import ForkedClient
 
-_forked = False
-
-
-def _note() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_note)
+_imported_by = os.getpid()
 
 
 def is_forked() -> bool:
     """Whether this process is a fork of one that had imported this module."""
-    return _forked
+    return os.getpid() != _imported_by
 
 
 def check_process(pid: int) -> None:

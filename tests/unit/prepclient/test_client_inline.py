@@ -172,7 +172,7 @@ def test_an_interrupt_in_a_step_leaves_torch_its_threads(
 ) -> None:
     """All of a step in a forked child, and elsewhere the making of rows, are limited to one thread."""
     with client(photos) as train, monkeypatch.context() as patch:
-        patch.setattr(forks, "_forked", forked)
+        patch.setattr(forks, "_imported_by", os.getpid() - forked)
         patch.setattr(*where, interrupted)
         with interrupt_leaves_threads():
             next(iter(train))
