@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +32,6 @@ from prepserver.protocol.layout import RingLayout
 
 _POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
 _BUSY_POLL_S = 0.005  # while the device is busy; the measured wait is this precise
-_UNTRIMMED: Mapping[str, str] = MappingProxyType({})
 
 
 class _Column(NamedTuple):
@@ -62,7 +60,7 @@ class HostBatchMaker:
 
     def __init__(
         self, session: Session, feed: Feed, looks: Sequence[RowLook], finish: Finish, max_batch: int, *,
-        zero_copy: bool, trims: Mapping[str, str] = _UNTRIMMED, drawing: Drawing | None = None,
+        zero_copy: bool, trims: Mapping[str, str], drawing: Drawing | None,
     ) -> None:  # fmt: skip
         self._session = session
         self._drawing = drawing
@@ -139,9 +137,7 @@ class HostBatchMaker:
 class CudaBatchMaker:
     """Tensors on a CUDA device, copied ahead of the training loop; the feed's rings are page-locked."""
 
-    def __init__(
-        self, session: Session, feed: Feed, copier: DeviceCopier, trims: Mapping[str, str] = _UNTRIMMED
-    ) -> None:
+    def __init__(self, session: Session, feed: Feed, copier: DeviceCopier, trims: Mapping[str, str]) -> None:
         self._trim = Trim(trims)
         self._session = session
         self._feed = feed

@@ -44,7 +44,7 @@ _starting: dict[int, Any] = {}
 signal handlers."""
 
 
-def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
+def private_daemon(workers: int | str, plugins: Sequence[str], roots: Sequence[str]) -> PrivateDaemon:
     """The private daemon of this process, which is started if none runs. It ends with the last client that holds it.
 
     `workers` may be "auto", for as many as the jobs need. The daemon reads remote data only below the URLs `roots`.
@@ -118,7 +118,7 @@ class PrivateDaemon:
         NoServer: It did not start, and the text has the end of its log; or no directory can hold its sockets.
     """
 
-    def __init__(self, workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int | str, plugins: Sequence[str], roots: Sequence[str]) -> None:
         self.workers = workers
         self.plugins = tuple(plugins)
         self.roots = tuple(roots)

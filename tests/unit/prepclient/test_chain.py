@@ -129,9 +129,11 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
     maker: BatchMaker
     if request.param == "device":
-        maker = CudaBatchMaker(session, feed, made)
+        maker = CudaBatchMaker(session, feed, made, {})
     else:
-        maker = HostBatchMaker(session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent")
+        maker = HostBatchMaker(
+            session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent", trims={}, drawing=None
+        )
 
     def say(upto: int, *moves: int) -> None:
         for start in moves:

@@ -62,7 +62,7 @@ def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool
     feed.attach(session)
     look = looks_of(spec.pipeline, Finish())[0]
     made = DeviceCopier("cuda", [look], 5, finish=Finish(**finish), zero_copy=lend, engine=device, small=SMALL)
-    maker = CudaBatchMaker(session, feed, made)
+    maker = CudaBatchMaker(session, feed, made, {})
     with PrepClient(SOURCE, OPS, inline=True, fields="dict", views=views, **SPEC, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
             fields = next_step(maker, session).fields
@@ -95,7 +95,7 @@ def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend
         engine=device,
         small=SMALL,
     )
-    maker = CudaBatchMaker(session, feed, made)
+    maker = CudaBatchMaker(session, feed, made, {})
     counts = []
     with PrepClient(source, OPS, inline=True, fields="dict", views=views, zero_copy=lend, **given, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
@@ -133,7 +133,7 @@ def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     device = FakeDevice()
     maker = CudaBatchMaker(
-        session, feed, DeviceCopier("cuda", looks_of(spec.pipeline, Finish()), 5, engine=device, small=SMALL)
+        session, feed, DeviceCopier("cuda", looks_of(spec.pipeline, Finish()), 5, engine=device, small=SMALL), {}
     )
     feed.meanwhile = device.finish_all
     waits = [next_step(maker, session).wait_ns]  # nothing was queued before: the second half
