@@ -74,21 +74,21 @@ def refuse_torchvision(source: object, ops: object) -> None:
     Raises:
         InvalidSpec: It names prepclient's equivalent.
     """
-    if is_torchvision(source):
+    if is_of("torchvision", source):
         name = type(source).__name__
         equal = _DATASETS.get(name, "prepclient.FileList(path)")
         raise InvalidSpec(f"source is torchvision's {name}: use {equal} instead", "source")
-    if is_torchvision(ops):
+    if is_of("torchvision", ops):
         raise _refusal("ops", ops)
     if isinstance(ops, Sequence):
         for place, op in enumerate(ops):
-            if is_torchvision(op):
+            if is_of("torchvision", op):
                 raise _refusal(f"pipeline[{place}]", op)
 
 
-def is_torchvision(value: object) -> bool:
-    """Whether a value is an instance of one of torchvision's classes."""
-    return type(value).__module__.partition(".")[0] == "torchvision"
+def is_of(library: str, value: object) -> bool:
+    """Whether a value is an instance of one of a library's classes."""
+    return type(value).__module__.partition(".")[0] == library
 
 
 def _refusal(field: str, transform: object) -> InvalidSpec:

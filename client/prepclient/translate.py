@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from prepclient.equivalents import is_torchvision
+from prepclient.equivalents import is_of
 from prepclient.errors import InvalidSpec
 from prepclient.translate_processor import MODES
-from prepclient.translate_timm import INSTEAD_OF_TIMM, TIMM_OPS, is_timm
+from prepclient.translate_timm import INSTEAD_OF_TIMM, TIMM_OPS
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import (
@@ -71,14 +71,14 @@ def _ops(field: str, transform: Any) -> list[Op]:
         return [transform]
     if isinstance(transform, list | tuple):
         return _in_order(field, transform)
-    if name in _SEQUENCES and (is_torchvision(transform) or kind.__module__.startswith("torch.")):
+    if name in _SEQUENCES and (is_of("torchvision", transform) or kind.__module__.startswith("torch.")):
         return _in_order(f"{field}.transforms", getattr(transform, "transforms", transform))
     try:
-        if is_torchvision(transform):
+        if is_of("torchvision", transform):
             return _of_torchvision(field, transform)
         if (converted := _converted(kind)) is not None:
             return converted
-        if is_timm(transform):
+        if is_of("timm", transform):
             return [_of_timm(field, transform)]
     except SpecError as error:
         raise _refused(f"{field}.{error.field}", transform, f"{error.value!r} {error.reason}") from error
@@ -205,7 +205,7 @@ def _refused(field: str, transform: object, why: str) -> InvalidSpec:
     if name in ("MixUp", "CutMix"):
         reason = f"it mixes the samples of a batch: leave it out here, and pass device_ops=[{name}(...)] to PrepClient"
         return InvalidSpec(f"{field} ({name}): {reason} (docs/device-ops.md)", field)
-    if is_torchvision(transform) and name in (*OPS, *_BOXES, *_TO_FLOATS, *_SEQUENCES, *_NOTHING):
+    if is_of("torchvision", transform) and name in (*OPS, *_BOXES, *_TO_FLOATS, *_SEQUENCES, *_NOTHING):
         return InvalidSpec(f"{field} ({name}): {why}. Write it with prepclient's ops (docs/augmentation.md)", field)
     return InvalidSpec(
         f"{field} ({name}): {why}. Apply it to the batches, or make it a plug-in: a function of an array and a "

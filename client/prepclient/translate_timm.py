@@ -11,11 +11,6 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import CenterCrop, RandomChoice, RandomErasing, RandomResizedCrop
 
 
-def is_timm(value: object) -> bool:
-    """Whether a value is an instance of one of timm's classes."""
-    return type(value).__module__.partition(".")[0] == "timm"
-
-
 def _crop(given: Any) -> Op:
     modes = given.interpolation  # a tuple means that one is drawn for each sample
     crops = [
