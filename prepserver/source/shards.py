@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError
+from prepserver.source.local import Pace, ask_for
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 from prepserver.source.samples import MAX_ENCODED_BYTES, NOT_THE_SAMPLE, OUTSIDE
 from prepserver.source.storage import remote
-from prepserver.source.storage.ahead import Pace, ask_for
 
 # Of all datasets in a process: its soft limit may be 1024 descriptors. 400 shards of 256 MiB are 100 GB.
 _OPEN_AT_MOST = 400

@@ -18,12 +18,11 @@ import pytest
 from prepserver.order import make_order
 from prepserver.pipeline.kinds import Image, Label, Mask
 from prepserver.pipeline.sources import Csv, FileList, ImageFolder
-from prepserver.source import SampleError, Source, build_index, open_source, roots
+from prepserver.source import SampleError, Source, build_index, local, open_source, roots
 from prepserver.source.files import FileSource
+from prepserver.source.local import LocalFiles, Pace
 from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.shards import Shards
-from prepserver.source.storage import ahead
-from prepserver.source.storage.ahead import EarlyFiles, Pace
 from prepserver.source.tables import TableSource
 from prepserver.worker.streams import Stream
 from tests.support.leaks import descriptors
@@ -37,7 +36,7 @@ N = 80
 @pytest.fixture
 def all_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if each read came from a slow file system."""
-    monkeypatch.setattr(ahead, "_SLOW_NS", -(1 << 40))
+    monkeypatch.setattr(local, "_SLOW_NS", -(1 << 40))
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def opened(root: Path, cache: Path) -> Source:
     return open_source(spec, build_index(spec, cache).path)
 
 
-def all_open(early: EarlyFiles) -> None:
+def all_open(early: LocalFiles) -> None:
     """Waits until its threads have opened all files."""
     wait_until(lambda: all(call.answer is not None for call in (*early._now.values(), *early._before.values())))
 
@@ -131,11 +130,11 @@ def test_a_file_that_is_gone_says_so_if_opened_early(all_slow: None, folder: Pat
 
 def test_what_lies_outside_the_roots_is_not_opened_early(all_slow: None, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
-    early = EarlyFiles(Roots((str(folder),)))
+    early = LocalFiles(Roots((str(folder),)))
     early.open([os.fsencode(tmp_path / "secret"), os.fsencode(folder / "cat" / "01.jpg")])
     all_open(early)
-    assert early.take(os.fsencode(tmp_path / "secret")) is None
-    inside = early.take(os.fsencode(folder / "cat" / "01.jpg"))
+    assert early._taken(os.fsencode(tmp_path / "secret")) is None
+    inside = early._taken(os.fsencode(folder / "cat" / "01.jpg"))
     assert inside is not None
     os.close(inside)
 
@@ -147,7 +146,7 @@ def test_a_stamp_belongs_to_the_file_that_is_read(all_slow: None, folder: Path, 
     old = source.stamp(0)
     source.prefetch([0])
     assert isinstance(source, FileSource)
-    all_open(source._local._early)
+    all_open(source._local)
     (folder / "new").write_bytes(b"new")
     (folder / "new").rename(path)
     assert source.stamp(0) == old
@@ -159,7 +158,7 @@ def test_a_stamp_belongs_to_the_file_that_is_read(all_slow: None, folder: Path, 
 def test_files_that_nobody_took_are_closed(folder: Path) -> None:
     """Another worker got their chunk."""
     paths = [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(4)]
-    before, early = descriptors(), EarlyFiles(ANYWHERE)
+    before, early = descriptors(), LocalFiles(ANYWHERE)
     early.open(paths[:2])
     early.open(paths[2:3])
     all_open(early)
@@ -169,21 +168,21 @@ def test_files_that_nobody_took_are_closed(folder: Path) -> None:
     wait_until(lambda: descriptors() == before + 2)
     early.close()
     wait_until(lambda: descriptors() == before)
-    assert early.take(paths[3]) is None
+    assert early._taken(paths[3]) is None
 
 
 def test_a_file_that_is_wanted_twice_is_taken_twice(folder: Path) -> None:
     """Two epochs may meet in neighbouring chunks."""
     path = os.fsencode(folder / "cat" / "00.jpg")
-    before, early = descriptors(), EarlyFiles(ANYWHERE)
+    before, early = descriptors(), LocalFiles(ANYWHERE)
     early.open([path])
     early.open([path])
     all_open(early)
     for _ in range(2):
-        taken = early.take(path)
+        taken = early._taken(path)
         assert taken is not None
         os.close(taken)
-    assert early.take(path) is None
+    assert early._taken(path) is None
     assert descriptors() == before
 
 
@@ -196,18 +195,18 @@ def test_files_that_open_after_they_were_given_up_are_closed(folder: Path, monke
         goes_on.wait(PATIENCE_S)
         return real(*arguments)
 
-    monkeypatch.setattr(ahead, "open_below", slowly)
-    before, early = descriptors(), EarlyFiles(ANYWHERE)
+    monkeypatch.setattr(local, "open_below", slowly)
+    before, early = descriptors(), LocalFiles(ANYWHERE)
     paths = [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(20)]
     early.open(paths)
-    wait_until(lambda: sum(call._is_taken.locked() for call in early._now.values()) == ahead._AT_ONCE)
-    assert early.take(paths[-1]) is None  # it has not begun, so nobody waits for it
+    wait_until(lambda: sum(call._is_taken.locked() for call in early._now.values()) == local._AT_ONCE)
+    assert early._taken(paths[-1]) is None  # it has not begun, so nobody waits for it
     assert early.status(paths[-2]).st_size == 200  # nor after a cache has asked for its stamp
-    assert early.take(paths[-2]) is None
+    assert early._taken(paths[-2]) is None
     early.close()
     goes_on.set()
-    last = ahead._threads()
-    assert all(last.begin(lambda: 1).wait(PATIENCE_S) for _ in range(2 * ahead._AT_ONCE))
+    last = local._threads()
+    assert all(last.begin(lambda: 1).wait(PATIENCE_S) for _ in range(2 * local._AT_ONCE))
     wait_until(lambda: descriptors() == before)
 
 
@@ -215,21 +214,21 @@ def test_a_lack_of_memory_in_a_thread_is_no_wait(folder: Path, monkeypatch: pyte
     def fail(*_arguments: Any) -> int:
         raise MemoryError
 
-    monkeypatch.setattr(ahead, "open_below", fail)
-    early, path = EarlyFiles(ANYWHERE), os.fsencode(folder / "cat" / "00.jpg")
+    monkeypatch.setattr(local, "open_below", fail)
+    early, path = LocalFiles(ANYWHERE), os.fsencode(folder / "cat" / "00.jpg")
     early.open([path])
     all_open(early)
-    assert early.take(path) is None
+    assert early._taken(path) is None
 
 
 def test_all_datasets_together_have_so_many_files_open(folder: Path) -> None:
     paths = [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(N)]
-    before, early = descriptors(), [EarlyFiles(ANYWHERE) for _ in range(6)]
+    before, early = descriptors(), [LocalFiles(ANYWHERE) for _ in range(6)]
     for each in early:
         each.open(paths)
     for each in early:
         all_open(each)
-    assert descriptors() - before == ahead._MOST_IN_ALL
+    assert descriptors() - before == local._MOST_IN_ALL
     for each in early:
         each.close()
     assert descriptors() == before
@@ -278,7 +277,7 @@ def test_an_opened_file_is_brought_into_memory(on_disk: Path) -> None:
     path = on_disk / "one"
     path.write_bytes(os.urandom(100_000))
     _forget(path)
-    early = EarlyFiles(ANYWHERE)
+    early = LocalFiles(ANYWHERE)
     early.open([os.fsencode(path)])
     all_open(early)
     wait_until(lambda: _is_in_memory(path))
@@ -311,7 +310,7 @@ def test_what_is_quarantined_is_not_opened_early(all_slow: None, folder: Path, t
     stream = Stream(source, make_order("none", N, 0), 0, quarantined={3, 5})
     stream.prefetch(0, 10, [lane])
     assert isinstance(source, FileSource)
-    assert sorted(source._local._early._now) == [
+    assert sorted(source._local._now) == [
         os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in range(10) if k not in (3, 5, 7)
     ]
     os.close(mine.fd)
@@ -339,7 +338,7 @@ def test_images_that_tables_name_are_opened_early(all_slow: None, folder: Path, 
         assert source.reads_ahead
     source.prefetch([3, N, 4])
     assert isinstance(source, TableSource)
-    assert sorted(source._local._early._now) == [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in (3, 4)]
+    assert sorted(source._local._now) == [os.fsencode(folder / "cat" / f"{k:02d}.jpg") for k in (3, 4)]
     assert source.read(3) == {"image": b"3" * 100, "mask": b"3" * 100, "label": 3}
     with pytest.raises(SampleError, match="below"):
         source.read(N)
