@@ -76,25 +76,27 @@ class ListingCache:
             except BrokenContainerError as error:
                 discard(error, self.folder)
 
-    def candidates(self, key: str) -> Iterator[tuple[Path, Container]]:
+    def candidates(self, key: str) -> Iterator[Container]:
         """Yield the index files of a key whose headers are good, the newest first, and remove broken ones."""
         for path in self._newest_first(f"{key}-*.idx"):
             try:
-                yield path, Container(path)
+                yield Container(path)
             except BrokenContainerError as error:
                 discard(error, self.folder)
             except OSError:
                 continue  # another process removed it, or the disk fails: listing again gives a new index
 
-    def publish(self, key: str, digest: str, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> Path:
-        """Write an index file; remove this key's states beyond the newest eight, and files of killed processes.
+    def publish(self, key: str, digest: str, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> Container:
+        """Write an index file, and open it.
+
+        This key's states beyond the newest eight are removed, and files of killed processes.
 
         Raises:
             SourceError: It cannot be written.
         """
         path = self._path(key, digest)
         self._write(key, lambda: write_container(path, meta, sections))
-        return path
+        return Container(path)
 
     def copied(self, key: str, digest: str, content: Callable[[], Any]) -> str:
         """Keep a copy of an index that lies elsewhere, and return its path. A broken copy is replaced.

@@ -83,22 +83,20 @@ class ComposedReader(Reader):
         present = (
             each
             for each in cache.candidates(self.key)
-            if wanted.items() <= each[1].meta.items() and "is_numbered" in each[1].meta  # not in 0.2
+            if wanted.items() <= each.meta.items() and "is_numbered" in each.meta  # not in 0.2
         )
-        known = next(present, None)
-        if known is None:
+        container = next(present, None)
+        if container is None:
             meta, sections = self._made(listed, self._opened(paths), Progress(report))
-            path = cache.publish(self.key, digest, {**meta, **wanted}, sections)
-            known = path, Container(path)
-        path, container = known
+            container = cache.publish(self.key, digest, {**meta, **wanted}, sections)
         n = len(self.map(container))
         check_count(self.spec, n)
         places = Places()
-        for folder in dict.fromkeys([str(path.parent), *(place for each in listed for place in each.places)]):
+        for folder in dict.fromkeys([str(cache_dir), *(place for each in listed for place in each.places)]):
             places.add_folder(folder)
         meta = container.meta
         where, classes = tuple(places.found()), tuple(meta["classes"])
-        return Listing(path, n, meta["num_classes"], digest, meta["content_digest"], where, classes)
+        return Listing(container.path, n, meta["num_classes"], digest, meta["content_digest"], where, classes)
 
     def read_by(self, container: Container) -> Source:
         return self.over(container, self._opened(container.meta["paths"]))

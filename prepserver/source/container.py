@@ -63,7 +63,7 @@ class BrokenContainerError(OSError):
 
 
 class Container:
-    """An open container: `meta` is what it was written with; errors end with the `remedy`.
+    """An open container at a `path`: `meta` is what it was written with; errors end with the `remedy`.
 
     Raises:
         OutsideRootsError: It lies outside.
@@ -72,7 +72,7 @@ class Container:
     """
 
     def __init__(self, path: Path, roots: Roots = ANYWHERE, remedy: str = AGAIN) -> None:
-        self._path, self._remedy = path, remedy
+        self.path, self._remedy = path, remedy
         self._file = open_below(roots, "the index", os.fspath(path))
         status = os.fstat(self._file)
         size = status.st_size
@@ -152,10 +152,10 @@ class Container:
 
     def _broken(self, why: str) -> BrokenContainerError:
         try:
-            is_there = os.path.samestat(os.stat(self._path), os.fstat(self._file))
+            is_there = os.path.samestat(os.stat(self.path), os.fstat(self._file))
         except OSError:
             is_there = False
-        return BrokenContainerError(self._path, f"{why}; {self._remedy}", is_there)
+        return BrokenContainerError(self.path, f"{why}; {self._remedy}", is_there)
 
 
 class NumberRows:

@@ -131,15 +131,15 @@ class ScanningReader(Reader):
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
         cache = ListingCache(cache_dir)
-        known = (each for each in cache.candidates(self.key) if self._is_good(each[1]))
-        path, container = next(known, None) or self._listed(cache, Progress(report))
+        known = filter(self._is_good, cache.candidates(self.key))
+        container = next(known, None) or self._listed(cache, Progress(report))
         if self.roots is not ANYWHERE:
             self.check_roots(container)
         meta = container.meta
         digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
-        places, classes = (*meta["places"], str(path.parent)), tuple(meta.get("classes", ()))
+        places, classes = (*meta["places"], str(cache.folder)), tuple(meta.get("classes", ()))
         groups = self.row_groups(container)
-        return Listing(path, *self.counts(meta), digest, meta["content_digest"], places, classes, *groups)
+        return Listing(container.path, *self.counts(meta), digest, meta["content_digest"], places, classes, *groups)
 
     def _is_good(self, container: Container) -> bool:
         try:
@@ -147,7 +147,7 @@ class ScanningReader(Reader):
         except OSError:
             return False  # the scan that follows explains what is wrong
 
-    def _listed(self, cache: ListingCache, progress: Progress) -> tuple[Path, Container]:
+    def _listed(self, cache: ListingCache, progress: Progress) -> Container:
         started_ns = cache.clock_ns()
         scan = self.scan(progress)
         ended_ns = cache.clock_ns()
@@ -169,11 +169,10 @@ class ScanningReader(Reader):
         check_count(self.spec, n)
         progress.finished(n)
         if not times_ns and "state" in meta:  # a bucket is listed each time; an equal state means that nothing changed
-            for path, container in cache.candidates(self.key):
+            for container in cache.candidates(self.key):
                 if _version(container.meta) == _version(meta):
-                    return path, container
-        path = cache.publish(self.key, _version(meta), meta, scan.sections)
-        return path, Container(path)
+                    return container
+        return cache.publish(self.key, _version(meta), meta, scan.sections)
 
 
 def check_count(spec: SourceSpec, n: int) -> None:

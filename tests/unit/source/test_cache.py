@@ -13,7 +13,7 @@ KEY = "k" * 32
 
 
 def publish(cache: ListingCache, state: int, age_s: int = 0) -> Path:
-    path = cache.publish(KEY, f"{state:064d}"[::-1], {"state": state}, {"a": memoryview(b"x")})
+    path = cache.publish(KEY, f"{state:064d}"[::-1], {"state": state}, {"a": memoryview(b"x")}).path
     stamp = path.stat().st_mtime - age_s
     os.utime(path, (stamp, stamp))
     return path
@@ -43,27 +43,27 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path) 
 def test_states_come_newest_first(cache: ListingCache) -> None:
     for state, age_s in ((1, 2000), (2, 1000), (3, 3000)):
         publish(cache, state, age_s)
-    assert [container.meta["state"] for _, container in cache.candidates(KEY)] == [2, 1, 3]
+    assert [container.meta["state"] for container in cache.candidates(KEY)] == [2, 1, 3]
     assert not list(cache.candidates("other"))
 
 
 def test_a_broken_file_is_passed_over_and_removed(cache: ListingCache) -> None:
     good, bad = publish(cache, 1), publish(cache, 2)
     os.truncate(bad, 10)
-    assert [path for path, _ in cache.candidates(KEY)] == [good]
+    assert [container.path for container in cache.candidates(KEY)] == [good]
     assert not bad.exists()
 
 
 def test_a_broken_file_that_cannot_be_removed_is_passed_over(cache: ListingCache) -> None:
     good = publish(cache, 1)
     (cache.folder / f"{KEY}-{'0' * 32}.idx").mkdir()
-    assert [path for path, _ in cache.candidates(KEY)] == [good]
+    assert [container.path for container in cache.candidates(KEY)] == [good]
 
 
 def test_old_states_are_tidied_away_but_the_newest_eight(cache: ListingCache) -> None:
     for state in range(12):
         publish(cache, state, age_s=100 - state)
-    states = [container.meta["state"] for _, container in cache.candidates(KEY)]
+    states = [container.meta["state"] for container in cache.candidates(KEY)]
     assert states == [11, 10, 9, 8, 7, 6, 5, 4]
 
 
