@@ -124,11 +124,6 @@ def _begins(path: str, file: File, quotes: bool, header: bool, found: Callable[.
 class LinesReader(FilesReader[Lines]):
     """A reader of files of lines."""
 
-    @property
-    def folders(self) -> list[str]:
-        root = getattr(self.spec, "root", None)
-        return [] if root is None else [root]
-
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
         return list_lines(path, file, found)
 

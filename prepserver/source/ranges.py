@@ -60,11 +60,6 @@ class FilesReader(ScanningReader, Generic[T]):
 
     what: ClassVar[str] = "the file"  # in errors
 
-    @property
-    def folders(self) -> list[str]:
-        """Folders whose files samples name."""
-        return []
-
     def files(self) -> list[str]:
         """Return the absolute paths of the files, in order: by default those that the spec's first path names.
 
@@ -101,8 +96,8 @@ class FilesReader(ScanningReader, Generic[T]):
         files = [file for file, _ in pairs]
         for path in paths:
             places.add_file(path)
-        for path in self.folders:
-            places.add_folder(path)
+        if (root := getattr(self.spec, "root", None)) is not None:  # of files that samples name
+            places.add_folder(root)
         meta, sections = self.table(paths, [content for _, content in pairs])
         # A file may be rewritten with the same names and sizes inside.
         state = [file.size for file in files], [file.version for file in files]
@@ -111,11 +106,6 @@ class FilesReader(ScanningReader, Generic[T]):
 
     def is_current(self, container: Container) -> bool:
         return container.meta["files"] == self.files() and super().is_current(container)
-
-    def check_roots(self, container: Container) -> None:
-        super().check_roots(container)
-        for path in self.folders:
-            self.roots.check_path("the folder", path)
 
 
 @dataclass(slots=True)
