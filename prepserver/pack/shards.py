@@ -109,8 +109,7 @@ class ShardWriter:
         """
         names, table = FileTable(), self.table
         for sample in table.samples:
-            folder, slash, name = os.fsencode(source.name(sample)).rpartition(b"/")
-            names.add(folder + slash, name, source.label(sample))
+            names.add(os.fsencode(source.name(sample)), source.label(sample))
         places = (table.shards, table.offsets, table.lengths, table.crcs)
         meta, sections = names.contents(source.classes(), more=places)
         digest = hashlib.sha256(meta["content_digest"].encode())

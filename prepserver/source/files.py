@@ -55,8 +55,10 @@ class FileTable:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def add(self, folder: bytes, name: bytes, label: int) -> None:
-        """Append a file in a folder, which is b"" or ends in a slash; labels are 0 to 2**63 - 1."""
+    def add(self, path: bytes, label: int) -> None:
+        """Append a file; labels are 0 to 2**63 - 1."""
+        above, slash, name = path.rpartition(b"/")
+        folder = above + slash
         number = self._folder_numbers.get(folder)
         if number is None:
             number = self._folder_numbers[folder] = len(self._folder_numbers)

@@ -237,8 +237,7 @@ class RangesReader(FilesReader[Listed]):
         for number, (path, listed) in enumerate(zip(_names_of(paths), files, strict=True)):
             folder = os.fsencode(path) + b"/"
             for key, label in zip(listed.keys, listed.labels, strict=True):
-                below, slash, name = key.rpartition(b"/")
-                table.add(folder + below + slash, name, label)
+                table.add(folder + key, label)
             more[0].extend(itertools.repeat(number, len(listed.keys)))
             for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
                 column.extend(found)

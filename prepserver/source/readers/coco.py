@@ -204,11 +204,10 @@ def _by_id(path: str, found: dict[str, Any], name: str) -> dict[int, dict[str, A
 
 
 def _add_file(files: FileTable, path: str, number: int, given: object) -> None:
-    folder, slash, name = str(given).rpartition("/")
-    if not isinstance(given, str) or not name or "\0" in given:
+    if not isinstance(given, str) or not given or given.endswith("/") or "\0" in given:
         raise SourceError(f"{path}: the file_name of image {number} is {_shown(given)}, and must be the path of a file")
     try:
-        files.add((folder + slash).encode(), name.encode(), 0)
+        files.add(given.encode(), 0)
     except UnicodeEncodeError:
         raise SourceError(f"{path}: the file_name of image {number} is not valid text: {_shown(given)}") from None
 

@@ -96,12 +96,11 @@ def _numbered(
 
 def _add(table: FileTable, name: str) -> bool:
     """Append a file; return False if the name cannot be a file's."""
-    folder, slash, base = name.rpartition("/")
+    folder, _, base = name.rpartition("/")
     if not base or "\0" in name:
         return False
-    if "://" in folder and (url := canonical("path", name)) is not None:
-        folder, slash, base = url.rpartition("/")
-    table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
+    url = canonical("path", name) if "://" in folder else None
+    table.add(os.fsencode(url or name), 0)
     return True
 
 

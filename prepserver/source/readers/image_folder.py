@@ -37,7 +37,7 @@ class ImageFolderReader(FileTableReader):
         if self.spec.masks is not None:
             masks, folders = FileTable(self.spec.masks), files.folders
             for folder, name in files:
-                masks.add(folders[folder], os.path.splitext(name)[0] + b".png", 0)
+                masks.add(folders[folder] + os.path.splitext(name)[0] + b".png", 0)
             places.add_folder(self.spec.masks)
             masks.add_to(places)
         meta, sections = files.contents(sorted(tree.classes), masks, versions)
@@ -74,7 +74,7 @@ def _fill(table: FileTable, tree: LocalTree | Bucket) -> list[array[int]]:
         for folder, names, found in sorted(tree.walk(class_)):
             encoded = os.fsencode(folder + "/")
             for name in names:
-                table.add(encoded, os.fsencode(name), label)
+                table.add(encoded + os.fsencode(name), label)
             for column, numbers in zip(versions, zip(*found, strict=True), strict=False):  # none in an empty folder
                 column.extend(numbers)
         if len(table) == before:

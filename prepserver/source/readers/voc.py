@@ -79,10 +79,9 @@ class VocReader(FileTableReader):
         names = self._names()
         found = progress.over(self._annotation, names, _AT_ONCE, lambda: 0, remote=is_url(self.spec.root))
         for name, (version, rows, size, fault) in zip(names, found, strict=True):
-            folder, slash, last = name.rpartition(b"/")
-            files.add(b"JPEGImages/" + folder + slash, last + b".jpg", 0)
+            files.add(b"JPEGImages/" + name + b".jpg", 0)
             if masks is not None:
-                masks.add(b"SegmentationClass/" + folder + slash, last + b".png", 0)
+                masks.add(b"SegmentationClass/" + name + b".png", 0)
             times.append(version)
             if fault:
                 objects.add_fault(fault, self.spec.root)
