@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -33,15 +33,12 @@ class Op(Spec):
     # How many other samples it mixes with each; which ones follows from the sample, the pass and the view.
     partners: ClassVar[int] = 0
     nests: ClassVar[bool] = True  # the op may be part of another op: it names no column, and has a stage
+    unwritten: ClassVar[tuple[tuple[str, object], ...]] = (("mask_fill", None),)
 
     @property
     def files(self) -> list[str]:
         """Paths of the files that it reads."""
         return [path for name in self.paths if isinstance(path := getattr(self, name), str)]
-
-    def to_wire(self) -> dict[str, Any]:
-        """As `Spec.to_wire`, without a `mask_fill` of None: pipelines of earlier releases keep their digests."""
-        return {name: value for name, value in super().to_wire().items() if name != "mask_fill" or value is not None}
 
     def image_after(self, image: Image) -> Image:
         """Return what is known of an image after this op, apart from its size. A `fill` of the op must suit it."""

@@ -34,6 +34,8 @@ class Spec:
     paths: ClassVar[tuple[str, ...]] = ()  # parameters that may be paths on the daemon's machine
     # Only what is None by default may be missing on the wire: another release may have other defaults.
     needs_defaults: ClassVar[bool] = False
+    # Parameters that are not on the wire with these values: specs of earlier releases keep their digests.
+    unwritten: ClassVar[tuple[tuple[str, object], ...]] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
         # mypy takes the hash of its objects for that of the class
@@ -68,8 +70,9 @@ class Spec:
         return self
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a map of plain values: the class's name under `wire_key`, every parameter, tuples as lists."""
-        return {self.wire_key: type(self).__name__} | {name: _plain(value) for name, value in vars(self).items()}
+        """Return a map of plain values: the class's name under `wire_key`, parameters by name, tuples as lists."""
+        written = (each for each in vars(self).items() if each not in self.unwritten)
+        return {self.wire_key: type(self).__name__} | {name: _plain(value) for name, value in written}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:

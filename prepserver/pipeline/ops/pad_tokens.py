@@ -1,6 +1,6 @@
 """`PadTokens`: tokens of one length."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -27,6 +27,7 @@ class PadTokens(Op):
     """
 
     nests = False
+    unwritten = (("side", "right"),)
 
     def __init__(
         self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens",
@@ -58,10 +59,6 @@ class PadTokens(Op):
                 made[name] = kind
         named = {name: field for field, _ in beside if (name := getattr(self, field)) is not None}
         return renamed(columns, self.column, made, named)
-
-    def to_wire(self) -> dict[str, Any]:
-        """As `Spec.to_wire`, without a side that is the default: pipelines of earlier releases keep their digests."""
-        return {name: value for name, value in super().to_wire().items() if (name, value) != ("side", "right")}
 
     @property
     def trims(self) -> dict[str, str]:

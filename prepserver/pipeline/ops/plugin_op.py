@@ -42,6 +42,7 @@ class PluginOp(PluginSpec, Op):
     """
 
     nests = False
+    unwritten = (("block", False),)
     role = "op"
     own = ("column", "returns", "block", "code")
 
@@ -132,8 +133,7 @@ class PluginOp(PluginSpec, Op):
             returns = declared.columns_to_wire(dict(self.returns))
         elif self.returns is not None:
             returns = declared.kind_to_wire(self.returns)
-        wire = super().to_wire() | {"returns": returns}
-        return wire if self.block else {name: value for name, value in wire.items() if name != "block"}
+        return super().to_wire() | {"returns": returns}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
