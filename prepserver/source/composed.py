@@ -89,7 +89,7 @@ class ComposedReader(Reader):
         if container is None:
             meta, sections = self._made(listed, self._opened(paths), Progress(report))
             container = cache.publish(self.key, digest, {**meta, **wanted}, sections)
-        n = len(self.map(container))
+        n = self.map(container).count
         check_count(self.spec, n)
         places = Places()
         for folder in dict.fromkeys([str(cache_dir), *(place for each in listed for place in each.places)]):
@@ -186,7 +186,7 @@ class ComposedSource(Source):
     """A `Source` over the opened `sources` of a spec; `places` says where samples come from."""
 
     def __init__(self, spec: Composed, listing: Container, sources: Sequence[Source], places: IndexMap) -> None:
-        self._sources, self._map, self._count = sources, places, len(places)
+        self._sources, self._map, self._count = sources, places, places.count
         self._classes: list[str] = listing.meta["classes"]
         self._tables: Tables = listing.meta["tables"]
         self._is_numbered: bool = listing.meta.get("is_numbered", False)

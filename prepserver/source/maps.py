@@ -23,13 +23,11 @@ Place = tuple[int, int]
 class IndexMap(ABC):
     """Says where the samples of a composed source come from."""
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of samples."""
+    count: int  # of the samples
 
     @abstractmethod
     def at(self, index: int) -> Place:
-        """Return where the sample at an index in range(len(self)) comes from."""
+        """Return where the sample at an index in range(self.count) comes from."""
 
     def places(self, indices: I64) -> tuple[I64, I64]:
         """Return `at` of many indices: the sources, and the indices in them."""
@@ -41,10 +39,7 @@ class Picked(IndexMap):
     """Chosen samples of one source; `rows` holds their indices."""
 
     def __init__(self, rows: NumberRows) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        self._rows, self.count = rows, len(rows)
 
     def at(self, index: int) -> Place:
         """As `IndexMap.at`; one system call."""
@@ -63,10 +58,7 @@ class Woven(IndexMap):
             before[source] += 1
         self._lengths = lengths
         periods = max(-(-length // turns[source]) for source, length in enumerate(lengths))
-        self._count = periods * len(self._slots) if pattern.length is None else pattern.length
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = periods * len(self._slots) if pattern.length is None else pattern.length
 
     def at(self, index: int) -> Place:
         period, slot = divmod(index, len(self._slots))
@@ -94,9 +86,9 @@ class Interleaved(IndexMap):
         cycle_length, block_length = blocks
         self._stretches: list[_Stretch] = []
         self._starts: list[int] = []
-        self._count = opened = 0
+        self.count = opened = 0
         slots: list[Place | None] = [None] * min(cycle_length, len(lengths))
-        while self._count < sum(lengths):
+        while self.count < sum(lengths):
             turns = [slot for slot in slots if slot is not None]
             if len(turns) == len(slots) or opened == len(lengths):
                 rounds = min((lengths[source] - done) // block_length for source, done in turns)
@@ -116,12 +108,9 @@ class Interleaved(IndexMap):
 
     def _add(self, turns: list[Place], block: int, rounds: int) -> None:
         if rounds:
-            self._stretches.append(_Stretch(self._count, turns, block))
-            self._starts.append(self._count)
-            self._count += len(turns) * block * rounds
-
-    def __len__(self) -> int:
-        return self._count
+            self._stretches.append(_Stretch(self.count, turns, block))
+            self._starts.append(self.count)
+            self.count += len(turns) * block * rounds
 
     def at(self, index: int) -> Place:
         """As `IndexMap.at`; a binary search."""

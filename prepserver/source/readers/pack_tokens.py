@@ -156,10 +156,7 @@ class _Packing(IndexMap):
 
     def __init__(self, listing: Container) -> None:
         self._begins: NumberRows = listing.rows("begins", "QQ", 8)
-        self._listing = listing
-
-    def __len__(self) -> int:
-        return len(self._begins)
+        self._listing, self.count = listing, len(self._begins)
 
     def at(self, index: int) -> Place:
         return 0, int(self.pieces(index)[0]["text"])

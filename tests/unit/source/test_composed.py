@@ -426,7 +426,7 @@ def test_many_places_are_those_found_one_by_one(data: st.DataObject) -> None:
         Woven(Pattern(tuple(pattern)), lengths),
         Interleaved(Blocks(cycle_length, block_length), lengths),
     ):
-        indices = data.draw(st.lists(st.integers(0, len(map_) - 1), min_size=1, max_size=40))
+        indices = data.draw(st.lists(st.integers(0, map_.count - 1), min_size=1, max_size=40))
         sources, places = map_.places(np.array(indices))
         assert [*zip(sources.tolist(), places.tolist(), strict=True)] == [map_.at(index) for index in indices]
 
