@@ -43,7 +43,6 @@ class Kind:
     """
 
     is_spatial: ClassVar[bool] = False
-    _blank: ClassVar[int] = 0
     _remedy: ClassVar[str] = (
         "its values have no fixed size and no op gives them one: leave the column out of the source"
     )
@@ -51,7 +50,7 @@ class Kind:
     @property
     def blank(self) -> int:
         """What fills a row that holds no sample."""
-        return self._blank
+        return 0
 
     @property
     def is_per_box(self) -> bool:
@@ -157,7 +156,7 @@ class PerBox(Kind):
     """
 
     is_spatial: ClassVar[bool] = True
-    _blank: ClassVar[int] = -1
+    blank: ClassVar[int] = -1
     _remedy: ClassVar[str] = _PAD_BOXES
     is_per_box: ClassVar[bool] = True
     count: int | None = None
@@ -209,7 +208,7 @@ class Keypoints(Spatial):
 class Label(Kind):
     """The number of a class: a scalar, int64."""
 
-    _blank: ClassVar[int] = -1
+    blank: ClassVar[int] = -1
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"
@@ -219,7 +218,7 @@ class Label(Kind):
 class Index(Kind):
     """The place of the sample in its source, a scalar, int64: the column ``index`` of every record."""
 
-    _blank: ClassVar[int] = -1
+    blank: ClassVar[int] = -1
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"
