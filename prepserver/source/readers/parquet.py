@@ -44,8 +44,8 @@ _WANTED_AT_MOST = 256
 _TAIL_BYTES = 64 << 10  # which pyarrow reads first, to find the footer
 
 _WAY_OUT = (
-    "rewrite the files with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
-    "(order='batch-shuffle-repeat'), or read in order (shuffle=False)"
+    "shuffle whole batches (order='batch-shuffle-repeat'), or read in order (shuffle=False), or rewrite the files with "
+    "fewer rows in a group (row_group_size=1000)"
 )
 
 
