@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-import weakref
 from collections.abc import Container, Iterable
 from typing import Any
 
@@ -75,7 +74,7 @@ class Kernels:
         library: The shared library, loaded by `functions.load`, and bound.
     """
 
-    __slots__ = ("_c", "_last", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors")
+    __slots__ = ("_c", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors")
     own_entropy: bool  # whether Huffman decoding is ours or libjpeg's, in the whole process
     subsamplings: int  # set of bits: subsamplings for which the decoder may be used
     scaled_subsamplings: int  # the same, for decoding at a half, a quarter and an eighth
@@ -87,8 +86,6 @@ class Kernels:
         self.use_vectors(VECTORS[-1])
         self.subsamplings = self.scaled_subsamplings = ALL
         self.resizes = True  # whether the resize may be used
-        # The image made last, which mostly is resized next, and its address, for which numpy takes microseconds.
-        self._last: tuple[weakref.ref[Array], int] | None = None
 
     def use_own_entropy(self, wish: bool) -> None:
         """Use our Huffman decoder from now on, or libjpeg's. Ours needs one of `_KNOWN_RELEASES`."""
@@ -161,13 +158,12 @@ class Kernels:
         pitch = pitch_of(right - left)
         if type(data) is not bytes or needed.length > len(data) or buffer.nbytes < (bottom - top + 1) * pitch * 3:
             return None
-        begins = address_of(buffer)
         first = self._c.prep_region(
             data, needed.length, header.height_at, needed.height, needed.left_over, header.width,
             self.subsamplings if scale == 1 else self.scaled_subsamplings, scale, top, bottom, left, right, pitch,
-            begins,
+            address_of(buffer),
         )  # fmt: skip
-        return self._image(buffer, begins, part, first)
+        return _image(buffer, part, first)
 
     def is_true(self, scan: IndexedScan) -> bool:
         """As `segments.is_true`."""
@@ -191,7 +187,7 @@ class Kernels:
             *record, self.subsamplings, top, bottom, left, right, pitch, begins + nbytes,
             scan.head.image_bytes + _MARGIN_BYTES, begins,
         )  # fmt: skip
-        return self._image(buffer, begins, part, first)
+        return _image(buffer, part, first)
 
     def scan_bytes(self, scan: IndexedScan, part: Box) -> int:
         """Return the size of the buffer that `scan` needs, for the pixels and for the JPEG that it puts together."""
@@ -244,7 +240,7 @@ class Kernels:
         if not (channels == pixel == 3 and byte == 1 and pitch >= 3 * width and image.dtype == _BYTE):
             return None
         upright = np.empty((width, height, 3) if swaps_sides(orientation) else image.shape, np.uint8)
-        done = self._c.prep_turn(self._begin(image), pitch, orientation, *upright.shape[:2], address_of(upright))
+        done = self._c.prep_turn(image.ctypes.data, pitch, orientation, *upright.shape[:2], address_of(upright))
         return upright if done == 1 else None
 
     def warp(self, image: Array, matrix: tuple[float, ...], bilinear: bool, fill: bytes, into: Array) -> bool:
@@ -256,7 +252,7 @@ class Kernels:
         if len(matrix) != 8 or len(fill) != channels or not _is_row(into, (*into.shape[:2], channels)):
             return False
         done = self._c.prep_warp(
-            self._begin(image), pitch, height, width, channels, _MATRIX.pack(*matrix), bilinear, fill,
+            image.ctypes.data, pitch, height, width, channels, _MATRIX.pack(*matrix), bilinear, fill,
             address_of(into), *into.shape[:2],
         )  # fmt: skip
         return bool(done == 1)
@@ -271,21 +267,6 @@ class Kernels:
         done = self._c.prep_yuv(record, len(record), at, head.height, head.width, *part, address_of(into))
         return bool(done == 1)
 
-    def _begin(self, image: Array) -> int:
-        last = self._last
-        return last[1] if last is not None and last[0]() is image else image.ctypes.data
-
-    def _image(self, buffer: npt.NDArray[np.uint8], begins: int, part: Box, first: int) -> npt.NDArray[np.uint8] | None:
-        """Return the part whose column `first` begins the buffer's lines; None if `first` is negative, an error."""
-        if first < 0:
-            return None
-        top, left, bottom, right = part
-        offset, line = 3 * (left - first), 3 * pitch_of(right - left)
-        shape = (bottom - top, right - left, 3)
-        image: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, buffer, offset, (line, 3, 1))
-        self._last = weakref.ref(image), begins + offset
-        return image
-
     def resize(self, image: Array, into: Array, mirror: bool) -> bool:
         """Resize `image`, (H, W, 3) uint8, to the size of `into`, (h, w, 3), antialiased bilinear.
 
@@ -298,7 +279,7 @@ class Kernels:
             return False
         if image.dtype != _BYTE or not _is_row(into, (*into.shape[:2], 3)):
             return False
-        done = self._c.prep_resize(self._begin(image), pitch, height, width, address_of(into), *into.shape[:2], mirror)
+        done = self._c.prep_resize(image.ctypes.data, pitch, height, width, address_of(into), *into.shape[:2], mirror)
         return bool(done == 1)
 
     def rewrite(self, data: bytes, interval: int) -> bytes | None:
@@ -322,6 +303,15 @@ class Kernels:
 def pitch_of(columns: int) -> int:
     """Return the pixels that a line in the buffer of `Kernels.region` takes."""
     return columns + _MARGIN
+
+
+def _image(buffer: npt.NDArray[np.uint8], part: Box, first: int) -> npt.NDArray[np.uint8] | None:
+    """Return the part whose column `first` begins the buffer's lines; None if `first` is negative, an error."""
+    if first < 0:
+        return None
+    top, left, bottom, right = part
+    offset, line = 3 * (left - first), 3 * pitch_of(right - left)
+    return np.ndarray((bottom - top, right - left, 3), np.uint8, buffer, offset, (line, 3, 1))
 
 
 def _is_row(into: Array, shape: tuple[int, ...]) -> bool:
