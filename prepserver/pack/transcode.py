@@ -19,7 +19,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import kept_record, pixels_record
 from prepserver.transform import native
 from prepserver.transform.errors import BadSample
-from prepserver.transform.heads import HeadMaker
+from prepserver.transform.heads import after_head
 from prepserver.transform.rowmaker import RowMaker
 from prepserver.transform.rows import opened
 from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
@@ -103,7 +103,7 @@ def _decoded(sample: int, data: bytes, form: str, side: int | None) -> bytes:
         if side is not None and min(height, width) > side:
             height, width = Resize(side).result(height, width)
         maker = RowMaker(Pipeline.from_ops([Resize((height, width))]))
-        made = HeadMaker(maker, 1).make({"image": data}, lambda _: True)
+        made = after_head(maker, 1, {"image": data}, lambda _: True)
     except BadSample as error:
         raise _Unable(DAMAGED) from error
     assert made is not None  # None is for heads without an op, and for samples with several images

@@ -2,13 +2,13 @@
 
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.errors import BadSample, is_shortage
-from prepserver.transform.heads import HeadMaker
+from prepserver.transform.heads import after_head
 from prepserver.transform.native import path
 from prepserver.transform.pillow import hush_libtiff
 from prepserver.transform.rowmaker import Plan, RowMaker, row_makers
 from prepserver.transform.rows import DECODING, make_rows
 
 __all__ = [
-    "DECODING", "BadSample", "HeadMaker", "Plan", "RowMaker", "SampleKey", "hush_libtiff", "is_shortage", "make_rows",
+    "DECODING", "BadSample", "Plan", "RowMaker", "SampleKey", "after_head", "hush_libtiff", "is_shortage", "make_rows",
     "path", "row_makers",
 ]  # fmt: skip

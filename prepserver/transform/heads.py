@@ -16,64 +16,48 @@ from prepserver.transform.stage import Box
 _NO_KEY = SampleKey(0, 0, 0)  # the head draws nothing
 
 
-class HeadMaker:
-    """Makes what a cache holds.
+def after_head(
+    maker: RowMaker, count: int, record: Mapping[str, Any], fits: Callable[[int], bool]
+) -> dict[str, Any] | None:
+    """Return a record with its images and masks as the head leaves them: what a cache holds.
 
     Args:
         maker: Of a pipeline with this head.
         count: Stages of the head.
+        record: As its source gives it.
+        fits: Returns whether the cache has room for a number of bytes; called before anything is decoded.
+
+    Returns:
+        None if it does not fit, or if rows from the cache would differ from rows made without it: an image that is
+        decoded at a smaller scale, or a damaged JPEG, whose rows above the damage are read as usual.
+
+    Raises:
+        BadSample: The sample is bad for every pipeline with this head.
     """
-
-    def __init__(self, maker: RowMaker, count: int) -> None:
-        self._maker = maker
-        self._count = count
-
-    def serves(self, record: Mapping[str, Any]) -> bool:
-        """Say whether rows from a record of the cache have the bytes that they have without one.
-
-        A large JPEG that a crop follows is decoded at a smaller scale, which whole pixels cannot give.
-        """
-        height, width = record[self._maker.images[0].column].shape[:2]
-        return self._count > 0 or self._maker.most_scale(height, width) == 1
-
-    def make(self, record: Mapping[str, Any], fits: Callable[[int], bool]) -> dict[str, Any] | None:
-        """Return the record with its images and masks as the head leaves them.
-
-        Args:
-            record: As its source gives it.
-            fits: Returns whether the cache has room for a number of bytes; called before anything is decoded.
-
-        Returns:
-            None if it does not fit, or if rows from the cache would differ from rows made without it: an image that is
-            decoded at a smaller scale, or a damaged JPEG, whose rows above the damage are read as usual.
-
-        Raises:
-            BadSample: The sample is bad for every pipeline with this head.
-        """
-        maker, made = self._maker, dict(record)
-        plan, size = None, (0, 0)
-        for column in maker.images:
-            encoded = opened(record[column.column])
-            refuse_large((encoded.height, encoded.width), maker)
-            if plan is None:
-                size = encoded.size(maker.upright)
-                plan = maker.plan(*size, _NO_KEY, end=self._count)
-                if not fits(3 * plan.size[0] * plan.size[1]) or (not self._count and maker.most_scale(*size) > 1):
-                    return None
-            if encoded.size(maker.upright) != size:
+    made = dict(record)
+    plan, size = None, (0, 0)
+    for column in maker.images:
+        encoded = opened(record[column.column])
+        refuse_large((encoded.height, encoded.width), maker)
+        if plan is None:
+            size = encoded.size(maker.upright)
+            plan = maker.plan(*size, _NO_KEY, end=count)
+            if not fits(3 * plan.size[0] * plan.size[1]) or (not count and maker.most_scale(*size) > 1):
                 return None
-            request = Request(0, (maker, [np.empty(0)] * len(maker.fields)), column, encoded, plan)
-            image, decoded, scale = encoded.clean(request.part, request.scale), request.part, request.scale
-            if image is None:
-                if not self._count and encoded.is_usual:
-                    return None
-                image, decoded, scale = encoded.tolerant(), Box(0, 0, encoded.height, encoded.width), 1
-            image = maker.carried(plan, request.cut(encoded, image, decoded, scale), column)
-            made[column.column] = np.array(image, order="C")  # a copy: the decoder's buffer is used again
-        assert plan is not None
-        for column_name, kinds, _ in maker.followers:
-            follower = FOLLOWERS[type(kinds[column_name])]({name: record[name] for name in kinds}, kinds)
-            if follower.size != size:
+        if encoded.size(maker.upright) != size:
+            return None
+        request = Request(0, (maker, [np.empty(0)] * len(maker.fields)), column, encoded, plan)
+        image, decoded, scale = encoded.clean(request.part, request.scale), request.part, request.scale
+        if image is None:
+            if not count and encoded.is_usual:
                 return None
-            made[column_name] = follower.moved(size, plan.moves)[column_name]
-        return made
+            image, decoded, scale = encoded.tolerant(), Box(0, 0, encoded.height, encoded.width), 1
+        image = maker.carried(plan, request.cut(encoded, image, decoded, scale), column)
+        made[column.column] = np.array(image, order="C")  # a copy: the decoder's buffer is used again
+    assert plan is not None
+    for column_name, kinds, _ in maker.followers:
+        follower = FOLLOWERS[type(kinds[column_name])]({name: record[name] for name in kinds}, kinds)
+        if follower.size != size:
+            return None
+        made[column_name] = follower.moved(size, plan.moves)[column_name]
+    return made

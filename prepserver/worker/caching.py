@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from prepserver.cache.store import Store
 from prepserver.source import Record
+from prepserver.transform import after_head
 from prepserver.worker.reading import read_patiently
 from prepserver.worker.streams import Lane, Stream
 
@@ -86,8 +87,9 @@ class Caching:
             mine = [place for place in lanes if place in where]
             if not mine:
                 continue
+            first = self._lanes[mine[0]]
             try:
-                made = self._lanes[mine[0]].head_maker.make(record, cache.has_room)
+                made = after_head(first.makers[0], first.head.count, record, cache.has_room)
             except Exception:  # noqa: BLE001 - making the row without a cache raises it again, and finds the culprit
                 made = None
             if made is not None and cache.put(index, stamp, made):
@@ -96,5 +98,5 @@ class Caching:
         return [*found, Ready(record, rest)] if rest else found
 
     def _served(self, record: Record, lanes: Iterable[int], where: tuple[int, ...]) -> list[Ready]:
-        mine = tuple(place for place in lanes if place in where and self._lanes[place].head_maker.serves(record))
+        mine = tuple(place for place in lanes if place in where and self._lanes[place].is_served_by(record))
         return [Ready(record, mine, is_tail=True)] if mine else []

@@ -16,7 +16,7 @@ from prepserver.pipeline.caching import Head, head_of
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX, RowField
 from prepserver.source import Record, Source
-from prepserver.transform import HeadMaker, RowMaker, SampleKey, row_makers
+from prepserver.transform import RowMaker, SampleKey, row_makers
 from prepserver.transform.mixing import Mixer, mixers
 
 
@@ -70,10 +70,13 @@ class Lane(NamedTuple):
         for field in self.copied:
             self.rows.put(field.name, position, index if field.column == INDEX else record[field.column])
 
-    @property
-    def head_maker(self) -> HeadMaker:
-        """Makes the records that its cache holds."""
-        return HeadMaker(self.makers[0], self.head.count)
+    def is_served_by(self, record: Record) -> bool:
+        """Whether rows from a record of its cache have the bytes that they have without one.
+
+        A large JPEG that a crop follows is decoded at a smaller scale, which whole pixels cannot give.
+        """
+        height, width = record[self.makers[0].images[0].column].shape[:2]
+        return self.head.count > 0 or self.makers[0].most_scale(height, width) == 1
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import Csv, ImageFolder, SyntheticImages
 from prepserver.source import Record, SampleError, Source, build_index, open_source
-from prepserver.transform import BadSample, RowMaker, SampleKey
+from prepserver.transform import BadSample, RowMaker, SampleKey, after_head
 from prepserver.worker.fill import BadRow, fill
 from prepserver.worker.streams import Lane, Stream
 from tests.golden import rows as golden
@@ -271,7 +271,7 @@ def test_without_room_a_sample_is_not_decoded_whole() -> None:
         asked.append(nbytes)
         return False
 
-    assert target.head_maker.make({"image": jpeg(3, 40, 56)}, fits) is None
+    assert after_head(target.makers[0], 0, {"image": jpeg(3, 40, 56)}, fits) is None
     assert asked == [40 * 56 * 3]
 
 
@@ -280,12 +280,12 @@ def test_a_photo_decoded_at_a_smaller_scale_is_not_kept_whole(tmp_path: Path) ->
     pipeline = Pipeline.from_ops([RandomResizedCrop(16)])
     target = Lane.of(pipeline, OwnLane(pipeline, 8).ring)
     large, small = photos.jpeg(400, 400), photos.jpeg(100, 100)
-    assert target.head_maker.make({"image": large}, lambda _: True) is None
-    kept = target.head_maker.make({"image": small}, lambda _: True)
+    assert after_head(target.makers[0], 0, {"image": large}, lambda _: True) is None
+    kept = after_head(target.makers[0], 0, {"image": small}, lambda _: True)
     assert kept is not None
     assert kept["image"].shape == (100, 100, 3)
     tiny = Pipeline.from_ops([RandomResizedCrop(4)])
-    assert not Lane.of(tiny, OwnLane(tiny, 8).ring).head_maker.serves(kept)
+    assert not Lane.of(tiny, OwnLane(tiny, 8).ring).is_served_by(kept)
 
 
 def test_a_large_photo_behind_a_resize_is_kept_as_it_is_made(new_cache: Callable[..., Cache], tmp_path: Path) -> None:
@@ -337,6 +337,6 @@ def test_an_error_in_filling_a_cache_is_found_without_it(
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("prepserver.transform.heads.HeadMaker.make", broken)
+    monkeypatch.setattr("prepserver.worker.caching.after_head", broken)
     pipeline, cache = pipeline_of("resize"), new_cache(odd)
     assert odd.rows([pipeline], [cache.store()]) == odd.rows([pipeline])
