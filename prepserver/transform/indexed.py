@@ -50,11 +50,11 @@ class EncodedScan(Encoded):
             if image is not None:
                 return image
         try:
-            piece = cut(self._scan, part.top, part.left, part.bottom - part.top, part.right - part.left, scale)
-            encoded = Encoded(bytes(piece.jpeg))
-            if (encoded.height, encoded.width) != (piece.height, piece.width):
+            jpeg, shown = cut(self._scan, part, scale)
+            encoded = Encoded(bytes(jpeg))
+            if (encoded.height, encoded.width) != (shown.bottom - shown.top, shown.right - shown.left):
                 return None
-            return encoded.clean(part.within(Box(piece.top, piece.left, 0, 0)), scale)
+            return encoded.clean(part.within(shown), scale)
         except BadSample:
             return None  # `tolerant` gives the reason
 

@@ -23,7 +23,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, SampleKey, row_makers
 from prepserver.transform.scale import LEAST
-from prepserver.transform.scans import Cutout, cut
+from prepserver.transform.scans import cut
 from prepserver.transform.stage import Box
 from tests.support.complete import needs_kernels
 from tests.support.images import make_rows
@@ -39,18 +39,17 @@ def scan_of(height: int, width: int, subsampling: str, mcus: int, lossless: bool
     return indexed(jpeg(height, width, subsampling), mcus, lossless)
 
 
-def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Cutout:
+def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, width: int) -> tuple[int, Box]:
+    """Cut out a part, and return the length of its JPEG and what that shows."""
     whole = simplejpeg.decode_jpeg(scan.jpeg)
-    part = cut(scan, top, left, height, width)
-    image = simplejpeg.decode_jpeg(part.jpeg)
-    assert image.shape == (part.height, part.width, 3)
-    assert part.top <= top
-    assert part.left <= left
-    row, column = top - part.top, left - part.left
-    assert np.array_equal(
-        image[row : row + height, column : column + width], whole[top : top + height, left : left + width]
-    )
-    return part
+    part = Box(top, left, top + height, left + width)
+    jpeg, shown = cut(scan, part)
+    image = simplejpeg.decode_jpeg(jpeg)
+    assert image.shape == (shown.bottom - shown.top, shown.right - shown.left, 3)
+    assert shown.top <= top
+    assert shown.left <= left
+    assert np.array_equal(part.within(shown).of(image), part.of(whole))
+    return len(jpeg), shown
 
 
 @st.composite
@@ -94,12 +93,11 @@ def test_parts_at_a_scale_are_those_of_the_whole_at_it(
     height, width, subsampling, mcus, box = crop
     top, left, crop_height, crop_width = (number - number % scale for number in box)
     scan = scan_of(height, width, subsampling, mcus)
-    part = cut(scan, top, left, crop_height, crop_width, scale)
+    part = Box(top, left, top + crop_height, left + crop_width)
+    jpeg, shown = cut(scan, part, scale)
     whole = small(bytes(scan.jpeg), height, width, scale)
-    image = small(bytes(part.jpeg), part.height, part.width, scale)
-    inside = Box(top, left, top + crop_height, left + crop_width)
-    expected = inside.over(scale).of(whole)
-    assert np.array_equal(inside.within(Box(part.top, part.left, 0, 0)).over(scale).of(image), expected)
+    image = small(bytes(jpeg), shown.bottom - shown.top, shown.right - shown.left, scale)
+    assert np.array_equal(part.within(shown).over(scale).of(image), part.over(scale).of(whole))
 
 
 def small(data: bytes, height: int, width: int, scale: int) -> np.ndarray:
@@ -117,24 +115,24 @@ def test_crops_of_single_pixels_along_the_right_edge_are_right(subsampling: str)
 
 def test_a_part_is_much_smaller_than_the_whole() -> None:
     scan = scan_of(256, 256, "420", 4)
-    part = assert_same_pixels(scan, 100, 100, 20, 20)
-    assert (part.top, part.left, part.height, part.width) == (96, 64, 26, 64)
-    assert len(part.jpeg) < len(scan.jpeg) / 5
+    nbytes, shown = assert_same_pixels(scan, 100, 100, 20, 20)
+    assert shown == (96, 64, 122, 128)
+    assert nbytes < len(scan.jpeg) / 5
 
 
 def test_no_margin_is_taken_where_nothing_is_subsampled() -> None:
-    part = assert_same_pixels(scan_of(256, 256, "444", 4), 64, 64, 64, 64)
-    assert (part.top, part.left, part.height, part.width) == (64, 64, 64, 64)
+    _, shown = assert_same_pixels(scan_of(256, 256, "444", 4), 64, 64, 64, 64)
+    assert shown == (64, 64, 128, 128)
 
 
 def test_the_whole_image_is_the_jpeg_itself() -> None:
     scan = scan_of(97, 130, "420", 4)
-    assert cut(scan, 0, 0, 97, 130).jpeg is scan.jpeg
+    assert cut(scan, Box(0, 0, 97, 130))[0] is scan.jpeg
 
 
 def test_markers_go_round_in_eights() -> None:
-    part = cut(scan_of(256, 256, "444", 1), 8, 8, 200, 200)
-    data = bytes(part.jpeg)
+    jpeg, _ = cut(scan_of(256, 256, "444", 1), Box(8, 8, 208, 208))
+    data = bytes(jpeg)
     scan = data[data.index(b"\xff\xda") + 14 :]
     marks = [b for a, b in itertools.pairwise(scan) if a == 0xFF and b]
     assert marks == [0xD0 + k % 8 for k in range(25 * 25 - 1)] + [0xD9]
