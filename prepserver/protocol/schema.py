@@ -107,13 +107,8 @@ def _checks(cls: type) -> list[tuple[str, str, Check, bool]]:
 def _check(hint: Any) -> Check:
     origin = typing.get_origin(hint)
     if origin is Annotated:
-        kind, *notes = typing.get_args(hint)
-        if kind is int and len(notes) == 1 and isinstance(notes[0], Range):
-            return _whole(notes[0])
-        inner = _check(kind)
-        for note in notes:
-            inner = _bounded(inner, note)
-        return inner
+        kind, note = typing.get_args(hint)
+        return _scalar(kind, note) if isinstance(note, Range) else _sized(_check(kind), note.most)
     if origin in (typing.Union, types.UnionType):
         options = [a for a in typing.get_args(hint) if a is not type(None)]
         inner = _check(options[0])
@@ -137,42 +132,27 @@ def _shown(value: Any) -> str:
     return shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 3] + "..."
 
 
-def _scalar(kind: type) -> Check:
+def _scalar(kind: type[Any], bounds: Range | None = None) -> Check:
     def check(where: str, value: Any) -> Any:
         if kind is float and type(value) is int:
             value = float(value)
         # Not isinstance, for which a bool is an int.
         if type(value) is not kind:
             raise ProtocolError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")
-        if isinstance(value, float) and not math.isfinite(value):
+        if kind is float and not math.isfinite(value):
             raise ProtocolError(f"{where}: {value} is not a finite number")
+        if bounds is not None and not bounds.low <= value <= bounds.high:
+            raise ProtocolError(f"{where}: {value} is not in [{bounds.low}, {bounds.high}]")
         return value
 
     return check
 
 
-def _whole(bounds: Range) -> Check:
-    """Does in one call what `_bounded(_scalar(int), bounds)` does, because most fields are bounded integers."""
-    low, high = bounds.low, bounds.high
-
-    def check(where: str, value: Any) -> Any:
-        if type(value) is not int:
-            raise ProtocolError(f"{where}: expected int, got {type(value).__name__}")
-        if not low <= value <= high:
-            raise ProtocolError(f"{where}: {value} is not in [{low}, {high}]")
-        return value
-
-    return check
-
-
-def _bounded(inner: Check, note: Range | Size) -> Check:
+def _sized(inner: Check, most: int) -> Check:
     def check(where: str, value: Any) -> Any:
         value = inner(where, value)
-        if isinstance(note, Size):
-            if len(value) > note.most:
-                raise ProtocolError(f"{where}: {len(value)} long, at most {note.most}")
-        elif not note.low <= value <= note.high:
-            raise ProtocolError(f"{where}: {value} is not in [{note.low}, {note.high}]")
+        if len(value) > most:
+            raise ProtocolError(f"{where}: {len(value)} long, at most {most}")
         return value
 
     return check
