@@ -23,7 +23,7 @@ def runs(ring: Ring, position: int, count: int) -> Iterator[npt.NDArray[Any]]:
 
 
 class BlockRows(ArrayRows):
-    """Rows of one lane in the task that is being made: `prepserver.worker.streams.RowMemory`.
+    """Rows of one lane in the task that is being made.
 
     Args:
         fields: Of the lane.

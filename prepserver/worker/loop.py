@@ -23,7 +23,7 @@ from typing import Any
 from prepserver.cache.store import Shape, Store
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.passing import close_all
-from prepserver.memory.ring import Ring
+from prepserver.memory.ring import ArrayRows, Ring
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
@@ -40,7 +40,7 @@ from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, receive, send
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
-from prepserver.worker.streams import Lane, RowMemory, Stream
+from prepserver.worker.streams import Lane, Stream
 
 _COLLECT_IDLE, _COLLECT_BUSY = 16, 256
 """Tasks between two runs of the garbage collector: in a pause, and without pauses."""
@@ -95,7 +95,7 @@ class Announced:
     damaged: str = ""  # the index file, if its damage is the reason
 
 
-def ring_of(layout: RingLayout, fds: list[int]) -> RowMemory:
+def ring_of(layout: RingLayout, fds: list[int]) -> ArrayRows:
     """The rows of a lane: the ring whose descriptor came with it."""
     (fd,) = fds
     return Ring(fd, layout)
@@ -109,7 +109,7 @@ class Worker:
 
     def __init__(
         self, number: int, sock: socket.socket, page: StatsPage, log: logging.Logger, seal: Seal = OPEN,
-        rows: Callable[[RingLayout, list[int]], RowMemory] = ring_of,
+        rows: Callable[[RingLayout, list[int]], ArrayRows] = ring_of,
     ) -> None:  # fmt: skip
         self._number = number
         self._sock = sock

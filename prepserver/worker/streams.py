@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
-
-import numpy.typing as npt
+from typing import NamedTuple
 
 from prepserver.cache.store import Store
+from prepserver.memory.ring import ArrayRows
 from prepserver.order import NO_SAMPLE, Order
 from prepserver.pipeline.caching import Head, head_of
 from prepserver.pipeline.pipeline import Pipeline
@@ -20,25 +19,12 @@ from prepserver.transform import RowMaker, SampleKey, row_makers
 from prepserver.transform.mixing import Mixer, mixers
 
 
-class RowMemory(Protocol):
-    """Memory for rows: `prepserver.memory.ring.Ring`, or arrays of the caller."""
-
-    def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """The row of `position` in `field`: writable memory."""
-
-    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
-        """The rows of `count` positions from `position` on in `field`: writable memory, shorter where the rows wrap."""
-
-    def put(self, field: str, position: int, value: Any) -> None:
-        """Writes the row of `position` in `field`, a number or an array."""
-
-
 class Lane(NamedTuple):
     """A lane."""
 
     makers: Sequence[RowMaker]  # one for each view (`prepserver.transform.row_makers`)
     copied: Sequence[RowField]  # fields that are copied from the record, after the others are made
-    rows: RowMemory  # where the rows go
+    rows: ArrayRows  # where the rows go: a ring, or arrays of the caller
     quarantined: set[int]  # indices that are bad for this pipeline: workers died or hung in it
     head: Head  # the ops whose result a cache holds: see `prepserver.pipeline.caching`
     tails: Sequence[RowMaker] = ()  # as `makers`, for the ops after the head
@@ -57,7 +43,7 @@ class Lane(NamedTuple):
         return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
 
     @classmethod
-    def of(cls, pipeline: Pipeline, rows: RowMemory, quarantined: Iterable[int] = ()) -> Lane:
+    def of(cls, pipeline: Pipeline, rows: ArrayRows, quarantined: Iterable[int] = ()) -> Lane:
         """The lane of a pipeline."""
         makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}

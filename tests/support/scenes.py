@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
+from prepserver.memory.ring import ArrayRows
 from prepserver.order import make_order
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Kind, Label, Mask, PerBox, Tokens
 from prepserver.pipeline.pipeline import Pipeline
@@ -87,21 +88,12 @@ def encoded(pixels: Any, kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-class Arrays:
+class Arrays(ArrayRows):
     """Rows in memory of our own."""
 
     def __init__(self, pipeline: Pipeline, count: int) -> None:
         self.fields = {f.name: np.full((count, *f.shape), 77, f.dtype) for f in pipeline.fields}
-
-    def row(self, field: str, position: int) -> Any:
-        return self.fields[field][position % len(self.fields[field]), ...]
-
-    def run(self, field: str, position: int, count: int) -> Any:
-        first = position % len(self.fields[field])
-        return self.fields[field][first : first + count]
-
-    def put(self, field: str, position: int, value: Any) -> None:
-        self.row(field, position)[...] = value
+        super().__init__(self.fields, count)
 
 
 def rows_of(stream: Stream, pipeline: Pipeline, *cuts: int, start: int = 0) -> tuple[dict[str, Any], list[BadRow]]:
