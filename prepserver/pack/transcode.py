@@ -19,10 +19,11 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import kept_record, pixels_record
 from prepserver.transform import native
 from prepserver.transform.errors import BadSample
+from prepserver.transform.header import JpegHeader, read_header
 from prepserver.transform.heads import after_head
 from prepserver.transform.rowmaker import RowMaker
 from prepserver.transform.rows import opened
-from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
+from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, frame_of, interval_of, record_of, unit_of
 from prepserver.transform.stored import stored_bytes
 
 KEEP_QUALITY = 0
@@ -81,14 +82,14 @@ def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
     try:
         if transcoder.pixels is not None:
             return Transcoded(_decoded(sample, data, transcoder.pixels, transcoder.side), "pixels")
-        kind = _transcodable(data)
-        smaller = transcoder.max_side is not None and max(kind.header.height, kind.header.width) > transcoder.max_side
+        header = _transcodable(data)
+        smaller = transcoder.max_side is not None and max(header.height, header.width) > transcoder.max_side
         if transcoder.lossless and not smaller:
-            interval = interval_of(kind.header.width, kind.unit[1], transcoder.segment_mcus)
+            interval = interval_of(header.width, unit_of(header)[1], transcoder.segment_mcus)
             jpeg, how = _rearranged(data, interval), "lossless"
         else:
             jpeg, how = _encoded_again(data, transcoder), "re-encoded"
-        record = record_of(sample, jpeg, kind.header.orientation)
+        record = record_of(sample, jpeg, header.orientation)
         if record is None:
             raise _Unable("kept: unusual sampling")
     except _Unable as reason:
@@ -110,18 +111,18 @@ def _decoded(sample: int, data: bytes, form: str, side: int | None) -> bytes:
     return pixels_record(sample, (height, width), form, stored_bytes(made["image"], form))
 
 
-def _transcodable(data: bytes) -> Kind:
-    kind = kind_of(data)
-    if kind is None:
+def _transcodable(data: bytes) -> JpegHeader:
+    header = read_header(data)
+    if header is None:
         names = (f"kept: {name}" for begin, name in _ENDINGS.items() if data.startswith(begin))
         raise _Unable(ODD if data[:2] == b"\xff\xd8" else next(names, NO_IMAGE))
-    if kind.header.components == 4:
+    if header.components == 4:
         raise _Unable("kept: CMYK")
-    if kind.frame not in (*SEQUENTIAL, PROGRESSIVE) or kind.header.components not in (1, 3):
+    if frame_of(data, header) not in (*SEQUENTIAL, PROGRESSIVE) or header.components not in (1, 3):
         raise _Unable("kept: unusual JPEG")
-    if kind.header.height * kind.header.width > _MAX_PIXELS:
+    if header.height * header.width > _MAX_PIXELS:
         raise _Unable("kept: too large")
-    return kind
+    return header
 
 
 def _rearranged(data: bytes, interval: int) -> bytes:

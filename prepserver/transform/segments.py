@@ -8,7 +8,7 @@ other pixels than the whole.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,23 +22,15 @@ _UNITS = (8, 16, 32)
 _END = 0xD9
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The properties of a JPEG that decide how it is packed."""
-
-    header: JpegHeader
-    frame: int  # second byte of its frame marker: 0xC0 baseline, 0xC2 progressive and so on
-    unit: tuple[int, int]  # (height, width) in pixels of an MCU of a scan that holds all components
+def frame_of(jpeg: bytes, header: JpegHeader) -> int:
+    """Return the second byte of a JPEG's frame marker: 0xC0 baseline, 0xC2 progressive and so on."""
+    return jpeg[header.height_at - 4]
 
 
-def kind_of(jpeg: bytes) -> Kind | None:
-    """Read the header of a JPEG; return None if the data is no JPEG, or an odd one."""
-    header = read_header(jpeg)
-    if header is None:
-        return None
+def unit_of(header: JpegHeader) -> tuple[int, int]:
+    """Return the (height, width) in pixels of an MCU of a scan that holds all components."""
     # A scan of a single component has MCUs of one block, whatever its sampling factors say (T.81, A.2.2).
-    unit = (8, 8) if header.components == 1 else header.unit
-    return Kind(header, jpeg[header.height_at - 4], unit)
+    return (8, 8) if header.components == 1 else header.unit
 
 
 def interval_of(width: int, unit_width: int, at_most: int) -> int:
@@ -71,13 +63,12 @@ def is_true(scan: IndexedScan) -> bool:
 
 def _index_of(jpeg: bytes) -> tuple[Head, bytes] | None:
     """Return the head of this JPEG's record, as far as the JPEG determines it, and the lengths of its segments."""
-    kind = kind_of(jpeg)
-    if kind is None or kind.frame not in SEQUENTIAL or kind.header.components not in (1, 3):
+    header = read_header(jpeg)
+    if header is None or frame_of(jpeg, header) not in SEQUENTIAL or header.components not in (1, 3):
         return None
-    header = kind.header
-    interval = header.restart_interval
-    across, down = -(-header.width // kind.unit[1]), -(-header.height // kind.unit[0])
-    if not 1 <= interval <= MAX_SEGMENT_MCUS or across % interval or not set(kind.unit) <= set(_UNITS):
+    unit, interval = unit_of(header), header.restart_interval
+    across, down = -(-header.width // unit[1]), -(-header.height // unit[0])
+    if not 1 <= interval <= MAX_SEGMENT_MCUS or across % interval or not set(unit) <= set(_UNITS):
         return None
     lengths = _lengths(jpeg, header.scan_at, down * across // interval)
     if lengths is None:
@@ -87,7 +78,7 @@ def _index_of(jpeg: bytes) -> tuple[Head, bytes] | None:
         sample=0,
         image_bytes=len(jpeg),
         image_crc=0,
-        unit=kind.unit,
+        unit=unit,
         height=header.height,
         width=header.width,
         interval=interval,
