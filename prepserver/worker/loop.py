@@ -194,12 +194,14 @@ class Worker:
                 except ProtocolError as e:
                     self._ahead.append(e)
                     return
-                if isinstance(message, work.Quarantine) and message.stream in self.streams:
-                    self._quarantine(message)
-                else:
-                    self._ahead.append((message, fds))
-                    if isinstance(message, work.Fill):
-                        self._prefetch(message)
+                match message:
+                    # A stream or lane that is not known yet may be in `_ahead`.
+                    case work.Quarantine(stream, _, lane) if stream in self.streams and lane in {None, *self._lanes}:
+                        self._quarantine(message)
+                    case _:
+                        self._ahead.append((message, fds))
+                        if isinstance(message, work.Fill):
+                            self._prefetch(message)
 
     def _prefetch(self, task: work.Fill) -> None:
         """Begins the reads of a task, once, if its source is open; best while the task before it is filled."""

@@ -218,6 +218,18 @@ def test_a_sample_quarantined_in_a_pipeline_is_made_for_others(daemon: Daemon) -
     assert [index for _, _, index in lanes[0].rows(0, N)] == list(range(N))
 
 
+def test_a_sample_quarantined_for_a_lane_yet_to_come_is_bad(daemon: Daemon) -> None:
+    """All of it arrives in the middle of a chunk."""
+    lanes = [OwnLane(tiny_pipeline(), N), OwnLane(tiny_pipeline(8), N)]
+    daemon.add_stream()
+    daemon.add_lane(5, lanes[0])
+    daemon.say(Fill(0, 0, [5], 0, N))
+    daemon.add_lane(6, lanes[1])
+    daemon.say(Quarantine(0, [4], 6), Fill(1, 0, [5, 6], 0, N))
+    _, answers = daemon.run()
+    assert [[(row[1], row[3]) for row in a.bad] for a in answers] == [[], [(4, [6])]]
+
+
 def test_a_dropped_lane_leaves_nothing_mapped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where garbage refers to it: an idle worker would have kept it until other jobs came."""
 
