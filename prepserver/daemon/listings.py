@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +78,7 @@ class Listings:
         self._cache_dir = cache_dir
         self._clock = clock
         self._listings: dict[str, _PendingListing] = {}  # in the order of their first questions
+        self._is_starting = False
 
     def want(
         self, source: dict[str, Any], waiting: Waiting, uid: int, reading: Reading = _UNLIMITED,
@@ -144,11 +146,23 @@ class Listings:
 
     def _start(self) -> None:
         """Starts as many indexers as may run, in the order of their first questions."""
-        for listing in list(self._listings.values()):
-            running = [other.uid for other in self._listings.values() if other.heard_s is not None]
-            if listing.heard_s is None and len(running) < MOST and running.count(listing.uid) < MOST_PER_UID:
+        if self._is_starting:
+            return  # one failed at once, and the loop goes on
+        self._is_starting = True
+        try:
+            while (listing := self._next()) is not None:
                 listing.heard_s = self._clock()
                 self._start_indexer(listing)
+        finally:
+            self._is_starting = False
+
+    def _next(self) -> _PendingListing | None:
+        """The first listing that waits for its turn and whose indexer may run now."""
+        running = Counter(each.uid for each in self._listings.values() if each.heard_s is not None)
+        if running.total() >= MOST:
+            return None
+        waiting = (each for each in self._listings.values() if each.heard_s is None)
+        return next((each for each in waiting if running[each.uid] < MOST_PER_UID), None)
 
     def _start_indexer(self, listing: _PendingListing) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,16 @@ def test_an_indexer_that_fails_at_once_ends_its_listing_only(indexing: Indexing)
     indexing.refuses = ZygoteError("no descriptor is left")
     indexing.listings.tick()
     assert waiting[-1].heard == ["cannot list the source now: no descriptor is left; try again in a few seconds"]
+
+
+def test_any_number_of_listings_may_fail_at_once(indexing: Indexing) -> None:
+    """Each gives its place to the next one, which fails, too."""
+    waiting = [Waiting() for _ in range(sys.getrecursionlimit())]
+    for number, each in enumerate(waiting):
+        indexing.listings.want(source(number), each, 1)
+    indexing.refuses = ZygoteError("no descriptor is left")
+    indexing.says(0, FOUND)
+    assert [len(each.heard) for each in waiting] == [1] + [0] * (MOST_PER_UID - 1) + [1] * (len(waiting) - MOST_PER_UID)
+    indexing.refuses = None
+    indexing.listings.want(source("next"), Waiting(), 1)
+    assert indexing.roots()[-1] == "next"
