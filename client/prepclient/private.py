@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -201,9 +200,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_di
     if os.getpid() != owner:
         return  # in a forked child, the daemon is the parent's
     if process.poll() is None:
-        # twice, so that it does not wait for jobs: none is left
-        for _ in range(2):
-            process.send_signal(signal.SIGTERM)
+        process.terminate()
         try:
             process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -267,7 +267,7 @@ class Daemon:
 
     def _lifeline_ended(self) -> None:
         self._poll.forget(self._lifeline_fd)
-        self.stop("the process that this daemon belongs to has ended", at_once=True)  # no job is left to drain
+        self.stop("the process that this daemon belongs to has ended")
 
     @property
     def stops(self) -> bool:
@@ -289,9 +289,9 @@ class Daemon:
         return max(0.0, self._stop_by_s - time.monotonic()) + KILL_S
 
     def stop(self, why: str, *, at_once: bool = False) -> None:
-        """Lets jobs finish for `drain_s`, unless `at_once`, then ends everything; a second call ends it at once."""
+        """Lets jobs finish for `drain_s`, unless `at_once` or owned by a process, and ends; a second call: at once."""
         self._stops += 1
-        drain_s = 0.0 if at_once or self._stops > 1 else self._settings.drain_s
+        drain_s = 0.0 if at_once or self._stops > 1 or self._lifeline_fd >= 0 else self._settings.drain_s
         self._stop_by_s = time.monotonic() + drain_s
         if self._stops > 1:
             log.info("stopping at once (%s)", why)

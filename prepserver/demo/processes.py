@@ -171,7 +171,6 @@ def running_server(scratch: Path, more: Sequence[str], env: Mapping[str, str] | 
         yield DemoServer(process.pid, runtime_dir / ATTACH_SOCKET, time.monotonic() - began_s)
     finally:
         process.terminate()
-        process.terminate()  # the second signal skips the wait for jobs
         _wait(process)
 
 

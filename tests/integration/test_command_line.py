@@ -371,6 +371,18 @@ def test_a_second_signal_does_not_wait_for_the_jobs(
     server.assert_gone()
 
 
+def test_the_daemon_of_a_process_does_not_wait_for_the_jobs(new_server: NewServer, client_process: Start) -> None:
+    """Its owner ends it when no job is left. Two signals for that could merge into one."""
+    server = new_server(workers=1, settings={"drain_s": 600}, arguments=["--lifeline", str(os.getpid())])
+    client = client_process(server, SOURCE, batch_size=8)
+    client.read(1)
+    server.look()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE_S) == exits.OK
+    client.end()
+    server.assert_gone()
+
+
 def test_signals_that_a_scheduler_sends_to_all_steps_end_nothing(server: Server, client_process: Start) -> None:
     """Such as Slurm's ``--signal=USR1``."""
     before = leaks.marked(server.mark)
