@@ -18,6 +18,7 @@ from prepserver.daemon.questions import Questions
 from prepserver.daemon.rings import Rings
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.memory.errors import MemoryShort
+from prepserver.memory.segment import FILES_LIMIT
 from prepserver.protocol import work
 from prepserver.schedule import actions
 from prepserver.schedule.coordinator import Coordinator
@@ -77,8 +78,7 @@ class Executor:
             return RingRefused("memory", str(e))
         except OSError as e:  # such as a lack of descriptors; running jobs continue
             if e.errno == errno.EFBIG:  # which does not pass
-                limit = "its limit on the size of files (ulimit -f; systemd: LimitFSIZE=) counts for shared memory, too"
-                return RingRefused("memory", f"the daemon cannot make a ring: {limit}. Raise it, and start it again")
+                return RingRefused("memory", f"the daemon cannot make a ring: {FILES_LIMIT}")
             return RingRefused("busy", f"the daemon cannot take another job now: {e}")
         except Exception as e:
             log.exception("a ring could not be made because of an error in the daemon; please report it")

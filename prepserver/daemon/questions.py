@@ -5,6 +5,7 @@ A rank's question waits until its source is listed. Then the coordinator admits 
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -27,6 +28,7 @@ from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
 from prepserver.memory.passing import close_all
+from prepserver.memory.segment import FILES_LIMIT, create_segment
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.messages import AskLogs, AskStatus, AskStop, Attach, Logs, Scanning, Status, Stopping, Welcome
@@ -228,9 +230,10 @@ class Questions:
             for source in {source for source, _ in strikes.quarantined}:
                 strikes.set_known(source, self._known_bad(source))  # some may have been cleared
             data = json.dumps(self.life.snapshot(since_ns)).encode()
-            fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
+            fd = create_segment("prepserver-status", len(data))  # fails if not all of it may be written
         except OSError as e:
-            self.clients.refuse(peer, "busy", f"the state is not available now: {e}")
+            why = FILES_LIMIT if e.errno == errno.EFBIG else str(e)
+            self.clients.refuse(peer, "busy", f"the daemon's state is not available now: {why}")
             return
         try:
             os.write(fd, data)

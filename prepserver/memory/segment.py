@@ -18,6 +18,12 @@ _F_SEAL_SEAL = 0x0001
 _F_SEAL_SHRINK = 0x0002
 _F_SEAL_GROW = 0x0004
 
+FILES_LIMIT = (
+    "its limit on the size of files (ulimit -f; systemd: LimitFSIZE=) counts for shared memory, too. Raise it, and "
+    "start it again"
+)
+"""What to say of a daemon that gets EFBIG."""
+
 
 def create_segment(name: str, nbytes: int) -> int:
     """Return a new memfd of exactly `nbytes`, sealed against resizing and close-on-exec; the caller owns it.
