@@ -46,7 +46,8 @@ def ask(
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lease:
         # With a timeout of Python's own, connect would not wait while the daemon's queue is full.
-        lease.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
+        whole_s, rest_us = divmod(max(1, round(timeout_s * 1e6)), 10**6)  # 0 would be no deadline
+        lease.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole_s, rest_us))
         lease.connect(os.fspath(attach_socket))
         lease.settimeout(timeout_s)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, but may have said why
