@@ -70,7 +70,7 @@ class Strikes:
             return []
         pipeline = "" if suspect.lane is None else stream.lanes[suspect.lane].key[0]
         source, index = stream.source, suspect.index
-        if index in self.quarantined[source, ""] | self.quarantined[source, pipeline]:
+        if any(index in self.quarantined.get((source, each), ()) for each in ("", pipeline)):
             return []  # workers no longer try it, so something else killed this one
         self._strikes[source, pipeline, index] += strikes
         stream.suspects.setdefault(task.chunk.position, set()).add((pipeline, index))
