@@ -26,7 +26,7 @@ class ChannelClosed(ConnectionError):
 
 
 class CannotPass(ChannelClosed):
-    """The peer is there, and the kernel passes no descriptor to it at present."""
+    """The peer is there, and the kernel takes no message for it at present: descriptors or memory are short."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -102,28 +102,37 @@ class Channel:
 
         Raises:
             ChannelClosed: The peer is gone, or `MAX_QUEUED` messages wait for it.
+            CannotPass: Descriptors or memory are short.
         """
         data = encode(message)
-        if not self._queued:
-            try:
-                _send(self.sock, data, fds)
-                return
-            except BlockingIOError:
-                pass
+        if not self._queued and self._takes(data, fds):
+            return
         if len(self._queued) >= MAX_QUEUED:
             raise ChannelClosed(f"the peer does not read: {MAX_QUEUED} messages are waiting")
-        self._queued.append((data, [os.dup(fd) for fd in fds]))
+        copies: list[int] = []
+        try:
+            copies.extend(os.dup(fd) for fd in fds)
+        except OSError as e:
+            close_all(copies)
+            raise CannotPass(f"no copy of a descriptor for a message that must wait: {e.strerror}") from e
+        self._queued.append((data, copies))
 
     def flush(self) -> None:
-        """Sends queued messages while there is room; raises `ChannelClosed` if the peer is gone."""
-        while self._queued:
-            data, fds = self._queued[0]
-            try:
-                _send(self.sock, data, fds)
-            except BlockingIOError:
-                return
-            self._queued.popleft()
-            close_all(fds)
+        """Sends queued messages while there is room; raises as `send` does."""
+        while self._queued and self._takes(*self._queued[0]):
+            close_all(self._queued.popleft()[1])
+
+    def _takes(self, data: bytes, fds: Sequence[int]) -> bool:
+        """Sends at once; returns False if there is no room."""
+        try:
+            _send(self.sock, data, fds)
+        except BlockingIOError:
+            return False
+        except ChannelClosed:
+            raise
+        except OSError as e:
+            raise CannotPass(e.strerror) from e
+        return True
 
     def receive(self, most: int | None = None) -> Iterator[tuple[Any, list[int]]]:
         """Yields the messages that have arrived, with their descriptors, which the caller closes.

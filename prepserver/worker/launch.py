@@ -24,7 +24,7 @@ from prepserver.memory.passing import close_all
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.telemetry.page import StatsPage, create_page
-from prepserver.worker.channel import Channel, ChannelClosed, pair
+from prepserver.worker.channel import CannotPass, Channel, ChannelClosed, pair
 from prepserver.worker.child import Child, describe_status
 from prepserver.worker.lifeline import ENDS
 
@@ -202,6 +202,8 @@ class Zygote:
             with theirs:
                 try:
                     self._channel.send(work.Spawn(ticket, number, kind), [theirs.fileno(), page_fd])
+                except CannotPass as e:
+                    raise ZygoteError(f"cannot ask {self.name} for a new process: {e}") from e
                 except ChannelClosed as e:
                     raise ZygoteAbsent(f"{self.name} is gone: {e}") from e
             child = Child(ticket, number, kind, ours, StatsPage(page_fd, writable=False))

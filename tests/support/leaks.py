@@ -10,7 +10,9 @@ import contextlib
 import gc
 import os
 import re
+import resource
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +96,20 @@ def descriptors() -> int:
     """How many this process has open, after its garbage is collected: what earlier tests left may go at any time."""
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+@contextlib.contextmanager
+def descriptors_left(most: int) -> Iterator[None]:
+    """This process can open so many descriptors, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.dup(0) for _ in range(most + 1)]
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def resident_bytes(pid: int) -> int:

@@ -13,8 +13,8 @@ import pytest
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.work import FROM_WORKER, TO_WORKER, DropLane, Failed, Quarantine
-from prepserver.worker.channel import MAX_QUEUED, Channel, ChannelClosed, pair, receive, send
-from tests.support.leaks import descriptors
+from prepserver.worker.channel import MAX_QUEUED, CannotPass, Channel, ChannelClosed, pair, receive, send
+from tests.support.leaks import descriptors, descriptors_left
 
 Pair = tuple[Channel, socket.socket]
 
@@ -129,6 +129,22 @@ def test_garbage_is_refused_and_its_descriptors_are_closed(line: Pair, data: byt
     with pytest.raises(ProtocolError):
         list(channel.receive())
     assert descriptors() == before
+
+
+def test_a_message_that_cannot_wait_leaves_nothing_behind(line: Pair) -> None:
+    """Its descriptors are copied, and this process can have no more; the peer is still there."""
+    channel, theirs = line
+    while not channel.blocked:
+        channel.send(DropLane(0))
+    with descriptors_left(1):
+        before = descriptors()
+        with pytest.raises(CannotPass, match="Too many open files"):
+            channel.send(DropLane(1), [0, 0])
+        assert descriptors() == before
+    while channel.blocked:
+        receive(theirs, TO_WORKER)
+        channel.flush()
+    channel.send(DropLane(1), [0])
 
 
 FLOOD = """

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-import os
-import resource
 import sys
 import threading
 
 import pytest
 
+from prepserver.protocol.work import FROM_ZYGOTE, Spawn
+from prepserver.worker.channel import Channel, pair
 from prepserver.worker.child import describe_status
-from prepserver.worker.launch import Zygote, ZygoteError
+from prepserver.worker.launch import Zygote, ZygoteAbsent, ZygoteError
+from tests.support.leaks import descriptors, descriptors_left
 
 
 def test_a_status_is_told_in_words() -> None:
@@ -52,14 +53,25 @@ def test_a_zygote_that_does_not_start_says_how_it_ended(
 
 def test_a_zygote_without_a_descriptor_is_an_error() -> None:
     """A daemon that has none left tries again later: an `OSError` would end it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(free := os.dup(0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        with pytest.raises(ZygoteError, match="no line to the zygote: Too many open files"):
-            Zygote().start()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with descriptors_left(0), pytest.raises(ZygoteError, match="no line to the zygote: Too many open files"):
+        Zygote().start()
+
+
+def test_a_zygote_that_lacks_room_for_a_request_is_not_gone() -> None:
+    """Who waits for another zygote would wait for nothing."""
+    ours, theirs = pair()
+    zygote = Zygote()
+    zygote._channel = Channel(ours, FROM_ZYGOTE)
+    while not zygote.blocked:
+        zygote._channel.send(Spawn(0, 0, "indexer"))
+    needed = 3  # a page and the ends of a line; then the copies of two of them, which wait
+    before = descriptors()
+    with descriptors_left(needed), pytest.raises(ZygoteError, match="cannot ask the zygote") as raised:
+        zygote.spawn("indexer", 0)
+    assert not isinstance(raised.value, ZygoteAbsent)
+    assert descriptors() == before
+    assert zygote.close()
+    theirs.close()
 
 
 def test_an_interpreter_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
