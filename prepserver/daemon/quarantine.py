@@ -64,14 +64,16 @@ class Quarantine:
         self._known: tuple[int, list[Entry]] = (-1, [])  # the folder's mtime, and its entries at that time
 
     def add(self, source: str, index: int, reason: str, dataset: str, pipeline: str = "", ops: str = "") -> None:
-        """Remembers a sample (see `Entry`) while the daemon lives, and longer if its file can be written."""
+        """Remembers a sample (see `Entry`) while the daemon lives, and longer if its file can be written.
+
+        Beyond `MAX_ENTRIES` it does not, and the sample is tried again as one that was cleared.
+        """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entry = Entry(source, index, reason, now, dataset=dataset, pipeline=pipeline, ops=ops[:1000])
-        self._unsaved[entry.sample] = entry
-        self._unnamed.add(entry.sample)
-        if len(self._kept()) >= MAX_ENTRIES:
+        if len(self._kept()) + len(self._unsaved) >= MAX_ENTRIES:
             log.warning("%d samples are quarantined already: sample %d is not remembered", MAX_ENTRIES, index)
             return
+        self._unnamed.add(entry.sample)
         self._save(entry)
 
     def name(self, source: str, index: int, reason: str) -> None:

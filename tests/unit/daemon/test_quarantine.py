@@ -46,16 +46,20 @@ def test_without_a_disk_it_holds_for_the_daemons_life(tmp_path: Path, caplog: py
     assert "cannot write the quarantine" in caplog.text
 
 
+@pytest.mark.parametrize("has_disk", [True, False])
 def test_there_is_a_most_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_disk: bool
 ) -> None:
     monkeypatch.setattr(quarantine, "MAX_ENTRIES", 2)
-    kept = Quarantine(tmp_path)
+    if not has_disk:
+        (tmp_path / "q").write_text("")
+    kept = Quarantine(tmp_path / "q")
     for index in range(3):
         kept.add(SOURCE, index, "r", "")
-    assert len(entries(tmp_path)) == 2
-    assert {entry.index for entry in kept.of(SOURCE)} == {0, 1, 2}
-    assert "not remembered" in caplog.text
+        kept.name(SOURCE, index, f"{index}.jpg: quarantined: r")
+    assert [(entry.index, entry.path) for entry in kept.of(SOURCE)] == [(0, "0.jpg"), (1, "1.jpg")]
+    assert len(entries(tmp_path / "q")) == 2 * has_disk
+    assert "2 samples are quarantined already: sample 2 is not remembered" in caplog.text
 
 
 @pytest.mark.parametrize(
