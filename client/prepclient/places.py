@@ -10,7 +10,7 @@ from pathlib import Path
 from prepclient.errors import NoPermission, NoServer
 from prepclient.transport import connect
 from prepserver.protocol.messages import ATTACH_SOCKET
-from prepserver.protocol.places import is_named, runtime_dirs, trusted_dirs
+from prepserver.protocol.places import dir_to_ask, is_named, runtime_dirs
 
 log = logging.getLogger("prepclient")
 
@@ -22,17 +22,9 @@ def places(given: str | None) -> list[Path]:
     ]
 
 
-def candidates(given: str | None) -> list[Path]:
-    """The directories to search for a daemon: the given one, or those of the usual places that can be trusted."""
-    if given is not None:
-        return [Path(given).absolute()]
-    return [Path(place) for place in trusted_dirs(os.environ, os.getuid(), os.stat)]
-
-
 def find_runtime_dir(given: str | None) -> Path:
-    """The first of the `candidates` that has a socket, or else the first one."""
-    found = candidates(given)
-    return next((place for place in found if os.path.lexists(place / ATTACH_SOCKET)), found[0])
+    """The directory in which to look for a daemon: the given one, or one of the usual places that can be trusted."""
+    return Path(dir_to_ask(given, os.environ, os.getuid(), ATTACH_SOCKET, os.stat)).absolute()
 
 
 def listens(runtime_dir: Path) -> bool:

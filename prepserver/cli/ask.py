@@ -12,7 +12,7 @@ from prepserver.cli import exits
 from prepserver.daemon import ask as daemon_ask
 from prepserver.daemon.runtime_dir import holder
 from prepserver.protocol.messages import ATTACH_SOCKET, AskLogs, AskStatus, AskStop, Refused
-from prepserver.protocol.places import is_named, trusted_dirs, why_refused
+from prepserver.protocol.places import dir_to_ask, is_named, why_refused
 
 _ANSWER_S = 10.0
 
@@ -37,7 +37,7 @@ def ask(
     Raises:
         AskError: No daemon runs, this user may not ask it, or its answer is late or invalid.
     """
-    path = _find(runtime_dir)
+    path = Path(dir_to_ask(runtime_dir, os.environ, os.getuid(), ATTACH_SOCKET, os.stat)).absolute()
     try:
         answer = daemon_ask.ask(path / ATTACH_SOCKET, asked, answer_s, meet)
     except PermissionError as e:
@@ -75,10 +75,3 @@ def ask_status(runtime_dir: str | None, answer_s: float = _ANSWER_S) -> dict[str
     """
     found: dict[str, Any] = ask(runtime_dir, AskStatus(), answer_s)[0]
     return found
-
-
-def _find(runtime_dir: str | None) -> Path:
-    if runtime_dir is not None:
-        return Path(runtime_dir).absolute()
-    candidates = [Path(p) for p in trusted_dirs(os.environ, os.getuid(), os.stat)]
-    return next((p for p in candidates if os.path.lexists(p / ATTACH_SOCKET)), candidates[0])

@@ -7,6 +7,7 @@ and commands take the first in which a daemon listens.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import grp
 import posixpath
@@ -48,6 +49,18 @@ def trusted_dirs(environ: Mapping[str, str], uid: int, status: Callable[..., Any
     if len(found) == 1:
         return found  # the environment names it
     return [place for place in found if _is_trusted(place, uid, status)] or [SYSTEM_RUNTIME_DIR]
+
+
+def dir_to_ask(given: str | None, environ: Mapping[str, str], uid: int, socket: str, status: Callable[..., Any]) -> str:
+    """Where to look for a daemon: `given`, or the first of `trusted_dirs` with its `socket`, or else the first one."""
+    if given is not None:
+        return given
+    found = trusted_dirs(environ, uid, status)
+    for place in found:
+        with contextlib.suppress(OSError):
+            status(f"{place}/{socket}", follow_symlinks=False)
+            return place
+    return found[0]
 
 
 def _is_trusted(place: str, uid: int, status: Callable[..., Any]) -> bool:

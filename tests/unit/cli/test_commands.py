@@ -46,10 +46,12 @@ def test_no_command_asks_where_another_user_may_listen(tmp_path: Path, monkeypat
     (tmp_path / "prepserver").mkdir()
     (tmp_path / "prepserver" / ATTACH_SOCKET).touch()
     tmp_path.chmod(0o1777)
-    assert ask._find(None) == tmp_path / "prepserver"
+    with pytest.raises(ask.AskError, match=f"no daemon runs in {tmp_path}/prepserver"):
+        ask.ask_status(None)
     another = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: another)
-    assert ask._find(None) == Path(SYSTEM_RUNTIME_DIR)
+    with pytest.raises(ask.AskError, match=f" in {SYSTEM_RUNTIME_DIR}"):
+        ask.ask_status(None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prepclient.places import candidates, find_runtime_dir, places
+from prepclient.places import find_runtime_dir, places
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.places import RUNTIME_DIR_VARIABLE, SYSTEM_RUNTIME_DIR
 
@@ -35,7 +35,6 @@ def linked(place: Path) -> None:
 @pytest.mark.parametrize("make", [linked, lambda _place: None])
 def test_a_place_that_others_can_take_is_passed_over(place: Path, make: Callable[[Path], None]) -> None:
     make(place)
-    assert place not in candidates(None)
     assert place in places(None)
     assert find_runtime_dir(None) != place
 
@@ -44,7 +43,7 @@ def test_a_directory_of_another_user_is_passed_over(place: Path, monkeypatch: py
     listening(place)
     another = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: another)
-    assert candidates(None) == [Path(SYSTEM_RUNTIME_DIR)]
+    assert find_runtime_dir(None) == Path(SYSTEM_RUNTIME_DIR)
 
 
 def test_ones_own_directory_is_found_anywhere(place: Path) -> None:
@@ -54,10 +53,10 @@ def test_ones_own_directory_is_found_anywhere(place: Path) -> None:
 
 def test_elsewhere_the_directory_need_not_be_there_yet(place: Path) -> None:
     place.parent.chmod(0o700)
-    assert candidates(None)[0] == place
+    assert find_runtime_dir(None) == place
 
 
 def test_a_directory_that_is_named_is_the_only_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert candidates(str(place)) == [place]
+    assert find_runtime_dir(str(place)) == place
     monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(place))
     assert find_runtime_dir(None) == place
