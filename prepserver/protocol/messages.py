@@ -189,9 +189,10 @@ class Release(Grows):
 
 @dataclass(frozen=True, slots=True)
 class Sync(Grows):
-    """After silence: asks for the latest `Ready`; carries the fields of `Release`."""
+    """After silence: asks for the latest `Ready`, and tells `upto` as `Release` does."""
 
     upto: Position
+    # no client of protocol 4 sends these: they may go when the number changes
     wait_ns: Nanoseconds = 0
     batches: Count = 0
 
