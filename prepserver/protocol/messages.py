@@ -50,8 +50,13 @@ BadSamples = Annotated[list[tuple[Position, int, Annotated[str, Size(512)]]], Si
 
 
 def lag_error(lag: object) -> str | None:
-    """What is wrong with a `lag` policy; None for one of `LAGS`."""
-    return None if lag in LAGS else f"lag = {lag!r} is not one of {', '.join(map(repr, LAGS))}"
+    """What is wrong with a `lag` policy, and what to use instead; None for one of `LAGS`."""
+    if lag in LAGS:
+        return None
+    text = f"lag = {lag!r} is not one of {', '.join(map(repr, LAGS))}"
+    if lag != "skip":
+        return text
+    return f"{text}: 'skip' lost batches and was removed. With 'detach' the job loses nothing; 'auto' is the default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,12 @@ def test_all_arguments_of_a_dataloader_are_named_at_once() -> None:
         client(num_workers=4, batchsize=3)
 
 
-def test_an_unknown_lag_is_refused() -> None:
-    with pytest.raises(InvalidSpec, match=r"lag = 5 is not one of 'auto', 'wait', 'detach'$") as e:
-        client(joining=Joining(lag=5))  # type: ignore[arg-type]
+def test_skip_is_refused_and_the_error_names_what_to_use() -> None:
+    with pytest.raises(InvalidSpec, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        client(joining=Joining(lag="skip"))  # type: ignore[arg-type]
     assert e.value.field == "lag"
+    with pytest.raises(InvalidSpec, match=r"lag = 5 is not one of 'auto', 'wait', 'detach'$"):
+        client(joining=Joining(lag=5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["drop_last", "zero_copy", "inline"])

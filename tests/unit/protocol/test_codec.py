@@ -202,6 +202,7 @@ def test_what_msgpack_cannot_hold_is_refused_by_its_message(released: Any) -> No
         encode(messages.Bye(released))
 
 
-def test_an_unknown_lag_is_told_with_those_there_are() -> None:
+def test_the_removed_way_of_lagging_names_what_to_use() -> None:
     assert messages.lag_error("wait") is None
-    assert messages.lag_error("skip") == "lag = 'skip' is not one of 'auto', 'wait', 'detach'"
+    assert messages.lag_error("never") == "lag = 'never' is not one of 'auto', 'wait', 'detach'"
+    assert "'skip' lost batches and was removed. With 'detach'" in (messages.lag_error("skip") or "")
