@@ -68,9 +68,11 @@ def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
         raise SpecError("cache", cache, f"must be a path of at most {MAX_PATH_CHARS} characters")
     kinds = [kind for kind in pipeline.columns.values() if kind.is_spatial]
     has_images = any(isinstance(kind, Image) for kind in kinds) and all(isinstance(k, Image | Mask) for k in kinds)
+    has_images = has_images and not pipeline.apart
     head = head_of(pipeline)
     if cache == "decoded" and not has_images:
-        raise SpecError("cache", cache, "holds images and masks, and these samples have others: use 'encoded'")
+        reason = "holds images of one size and their masks, and these samples have others: use 'encoded'"
+        raise SpecError("cache", cache, reason)
     if cache == "encoded" or (folder and not (has_images and head.count)):
         return CacheSpec("encoded", folder=folder)
     return CacheSpec("decoded", head.digest, head.names, folder)

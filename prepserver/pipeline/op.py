@@ -36,6 +36,11 @@ class Op(Spec):
     unwritten: ClassVar[tuple[tuple[str, object], ...]] = (("mask_fill", None),)
 
     @property
+    def moves_one(self) -> bool:
+        """Whether it moves the pixels of one column, and leaves all other columns alone."""
+        return False
+
+    @property
     def files(self) -> list[str]:
         """Paths of the files that it reads."""
         return [path for name in self.paths if isinstance(path := getattr(self, name), str)]

@@ -65,6 +65,11 @@ class Pipeline:
         return first
 
     @property
+    def apart(self) -> bool:
+        """Whether each image is moved by itself: the sizes that are declared differ, or an op moves only one."""
+        return _apart(self.columns, self.ops)
+
+    @property
     def files(self) -> list[str]:
         """Paths of the files that its ops read."""
         return list(dict.fromkeys(path for op in self.ops for path in op.files))
@@ -130,7 +135,7 @@ class Pipeline:
         offset = len(given) - len(rest)
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
-        _check_rows(rest, numbers)
+        _check_rows(rest, numbers, columns)
         record: Columns = with_index(columns)
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
@@ -202,8 +207,13 @@ def _with_inner(op: Any) -> Iterator[Any]:
         yield from _with_inner(op.inner)
 
 
-def _check_rows(ops: Sequence[Op], numbers: range) -> None:
-    """Refuse ops that need other views, or mix samples twice."""
+def _apart(columns: Columns, ops: Sequence[Op]) -> bool:
+    sizes = {kind.size for kind in columns.values() if isinstance(kind, Image)}
+    return len(sizes - {None}) > 1 or any(op.moves_one for op in ops)
+
+
+def _check_rows(ops: Sequence[Op], numbers: range, columns: Columns) -> None:
+    """Refuse ops that need other views, mix samples twice, or move images apart that others follow."""
     for op in ops:
         if op.views and numbers != range(op.views):
             raise SpecError(
@@ -213,6 +223,13 @@ def _check_rows(ops: Sequence[Op], numbers: range) -> None:
     mixing = [type(op).__name__ for op in ops if op.partners]
     if len(mixing) > 1:
         raise SpecError("pipeline", mixing, "mix samples, and only one op of a pipeline may")
+    beside = [name for name, kind in columns.items() if kind.is_spatial and not isinstance(kind, Image)]
+    if (mixing or beside) and _apart(columns, ops):
+        reason = (
+            "cannot be where each image is moved by itself: columns= declares images of different sizes, or Only(...) "
+            "moves one. Without that, all that lies on the images moves together"
+        )
+        raise SpecError("pipeline", mixing or beside, reason)
 
 
 def _as_list(given: object) -> list[Any]:

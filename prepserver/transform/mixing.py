@@ -35,6 +35,7 @@ class PartMaker(RowMaker):
         super().__init__(pipeline, view, begin)
         self._at = mixing_place(pipeline) - 1  # among the stages
         self.values, self.whole = (), None
+        self.images = tuple(each._replace(size=None) for each in self.images)
         stage = self._stages[self._at]
         assert isinstance(stage, MixStage)
         self._stage = stage
@@ -65,8 +66,9 @@ class PartMaker(RowMaker):
     # `make_rows` calls these.
 
     def plan(
-        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
-    ) -> Plan:
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None,
+        column: ImageColumn | None = None,
+    ) -> Plan:  # fmt: skip
         """As `RowMaker.plan`, up to the stage that mixes."""
         return super().plan(height, width, key, objects, self._at + 1)
 

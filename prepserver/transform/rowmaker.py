@@ -51,6 +51,8 @@ class ImageColumn(NamedTuple):
     out: int  # place of its field among the maker's
     stages: tuple[int, ...]  # numbers of the stages that change it
     landing: int  # from this stage on, results have the row's shape and dtype, so they are written to the row itself
+    declared: Size | None  # (height, width) that its source declares
+    size: Size | None  # (height, width) of the row; None if it is no row
 
 
 class RowMaker:
@@ -75,6 +77,8 @@ class RowMaker:
         )
         # Whether images must be turned by their EXIF orientation before they come here.
         self.upright = pipeline.decode.exif_orientation
+        # Whether each image has a plan of its own, made by its own size; else all lie on one plane.
+        self.apart = pipeline.apart
         # Largest image that may be decoded, or come from a cache or as one of several.
         self.max_pixels = pipeline.decode.max_pixels
         last = pipeline.ops[-1]
@@ -127,12 +131,16 @@ class RowMaker:
         stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, field.column))
 
         def works_within_one_array(number: int) -> bool:
-            moves = pipeline.ops[number + 1].moves and self._stages[number].axis is None
+            op = pipeline.ops[number + 1]
+            moves = op.moves_one or (op.moves and self._stages[number].axis is None)
             before, after = (_form(each[field.column]) for each in records[number : number + 2])
             return not moves and before == after
 
         landing = max((k for k in stages if not works_within_one_array(k)), default=0)
-        return ImageColumn(field.column, out, stages, landing)
+        declared, made = (each[field.column] for each in (records[0], records[-1]))
+        assert isinstance(declared, Image)
+        assert isinstance(made, Image)
+        return ImageColumn(field.column, out, stages, landing, declared.size, made.size)
 
     def _follows(self, columns: Columns) -> tuple[Follow, ...]:
         follows = []
@@ -151,8 +159,9 @@ class RowMaker:
         return self._stages[0].most_scale(height, width) if self._stages and not self._begin else 1
 
     def plan(
-        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
-    ) -> Plan:
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None,
+        column: ImageColumn | None = None,
+    ) -> Plan:  # fmt: skip
         """Draw the random parameters for an upright image of `height` x `width`.
 
         Args:
@@ -161,6 +170,7 @@ class RowMaker:
             key: What the random numbers depend on.
             objects: The sample's boxes, for a maker with `boxes`.
             end: Plan only the stages before this one.
+            column: Plan only the stages of this image; None for what lies on one plane.
 
         Raises:
             BadSample: The image is too large, or too small for an op.
@@ -172,6 +182,10 @@ class RowMaker:
         moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # the previous step with this stage's flip included
         for number, stage in enumerate(self._stages[self._begin : end], self._begin):
+            if column is not None and number not in column.stages:
+                steps.append((None, None))
+                mirrored = None
+                continue
             seen = objects.after(moves) if stage.sees_boxes and objects is not None else None
             drawn = stage.filling(self._decided(stage, (height, width), seen, key))
             height, width = drawn.height, drawn.width

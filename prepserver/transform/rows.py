@@ -35,6 +35,11 @@ DECODING = -1
 
 _NO_PART = Box(0, 0, 0, 0)
 
+_APART = (
+    ". To move each by itself, declare their sizes, kinds.Image((height, width)), or give one its own: "
+    "Only({!r}, Resize((84, 84)))"
+)
+
 
 class Request:
     """What one target needs of an image: a part of the *stored* image, and its scale."""
@@ -159,8 +164,9 @@ class SampleRows:
         for place in self._alive():
             target = self._targets[place]
             try:
-                plan = self._plan(place, target[0], encoded)
-                requests.append(Request(place, target, target[0].images[number], encoded, plan))
+                column = target[0].images[number]
+                plan = self._plan(place, target[0], column, encoded)
+                requests.append(Request(place, target, column, encoded, plan))
             except BadSample as error:
                 self._failures[place] = error.reason
         for scale in sorted({request.scale for request in requests}):
@@ -203,14 +209,21 @@ class SampleRows:
             request.maker.render(request.plan, part, request.out, request.column)
         self._step(DECODING)
 
-    def _plan(self, place: int, maker: RowMaker, encoded: Encoded) -> Plan:
-        """Return the target's plan for the sample: drawn for the first image, and the same for all others."""
+    def _plan(self, place: int, maker: RowMaker, image: ImageColumn, encoded: Encoded) -> Plan:
+        """Return the target's plan for an image: drawn for the first one, and the same for others unless `apart`."""
         refuse_large((encoded.height, encoded.width), maker)  # before the orientation, which may decode
         size = encoded.size(maker.upright)
-        if place not in self._plans:
-            self._draw(place, maker, size)
-        self._same_plane(place, "another image has", size)
-        return self._plans[place]
+        if maker.apart:
+            plan = maker.plan(*size, self._key, column=image)
+        else:
+            if place not in self._plans:
+                self._draw(place, maker, size)
+            self._same_plane(place, "another image has", size, _APART.format(image.column))
+            plan = self._plans[place]
+        if image.size not in (None, plan.size):
+            found = f"its {image.column} has {size[1]} x {size[0]} pixels (width x height)"
+            raise BadSample(f"{found}, but is declared as kinds.Image({image.declared}), (height, width)")
+        return plan
 
     def _draw(self, place: int, maker: RowMaker, size: tuple[int, int]) -> None:
         self._size[place] = size
@@ -251,10 +264,10 @@ class SampleRows:
             finally:
                 self._step(DECODING)
 
-    def _same_plane(self, place: int, what: str, size: tuple[int, int]) -> None:
+    def _same_plane(self, place: int, what: str, size: tuple[int, int], remedy: str = "") -> None:
         if size != (mine := self._size[place]):
             found, due = f"{size[1]} x {size[0]}", f"{mine[1]} x {mine[0]}"
-            raise BadSample(f"{what} {found} pixels (width x height), but the image, upright, has {due}")
+            raise BadSample(f"{what} {found} pixels (width x height), but the image, upright, has {due}{remedy}")
 
 
 def opened(value: Any) -> Encoded:

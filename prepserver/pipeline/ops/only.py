@@ -10,11 +10,12 @@ from prepserver.pipeline.record import Columns
 class Only(Op):
     """Apply an op to one column of images, and leave all other columns alone.
 
-    An op that moves pixels cannot be limited to a column: all that lies on one plane moves together.
+    If it moves pixels, each image of a sample is moved by itself: their sizes may differ, as those of two cameras do,
+    and no mask, boxes or keypoints may lie beside them.
 
     Attributes:
         column: Name of the column.
-        inner: The op, one that changes values, such as `ColorJitter`.
+        inner: The op, such as `ColorJitter`, or ``Resize((84, 84))`` to give a camera a size of its own.
     """
 
     nests = False
@@ -24,8 +25,11 @@ class Only(Op):
             raise SpecError("column", column, "must be the name of a column")
         self.column = column
         self.inner = nested.inner("inner", inner)
-        if self.inner.moves:
-            raise SpecError("inner", type(self.inner).__name__, "moves pixels, which all columns do together")
+
+    @property
+    def moves_one(self) -> bool:
+        """As `Op.moves_one`."""
+        return self.inner.moves
 
     def after(self, columns: Columns) -> Columns:
         if self.column not in columns:
@@ -34,4 +38,4 @@ class Only(Op):
         if not isinstance(kind, Image):
             found = f"{self.column!r} is of kind {type(kind).__name__}"
             raise SpecError("column", self.column, f"{type(self.inner).__name__} changes images, and {found}")
-        return {**columns, self.column: self.inner.kind_after(kind)}
+        return {**columns, **self.inner.after({self.column: kind})}

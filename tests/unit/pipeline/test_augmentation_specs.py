@@ -70,7 +70,6 @@ def test_an_op_that_draws_a_size_needs_a_crop_after_it(op: Op) -> None:
         (lambda: RandomChoice([Grayscale(3)], p=[5e-324]), "their sum must be at least 1e-09"),
         (lambda: RandomChoice([Grayscale(3)], p=[1, 2]), "list of 1 values"),
         (lambda: RandomApply([{"op": "Resize", "size": 0}]), r"transforms\[0\].size = 0"),
-        (lambda: Only("image", RandomApply([Grayscale(3)])), "moves pixels"),
         (lambda: pipeline_of(RandomApply([Grayscale(1)])), "other channels, dtype or layout"),
         (lambda: pipeline_of(RandomApply([CenterCrop(9)])), "differ in shape"),
         (lambda: pipeline_of(RandomApply([ToDtype("float32"), Resize(9)], p=1)), "transforms.op = .*works on uint8"),

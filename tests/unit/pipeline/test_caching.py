@@ -82,3 +82,9 @@ def test_decoded_samples_have_images_and_at_most_masks(columns: Columns) -> None
         wanted("decoded", pipeline)
     assert wanted("/here", pipeline) == CacheSpec("encoded", folder="/here")
     assert wanted("decoded", Pipeline.from_ops([Resize((8, 8))], columns=images(mask=True))) is not None
+
+
+def test_images_that_are_moved_apart_are_kept_encoded() -> None:
+    columns: Columns = {"top": Image((24, 32)), "wrist": Image((16, 16))}
+    with pytest.raises(SpecError, match="use 'encoded'"):
+        wanted("decoded", Pipeline.from_ops([CenterCrop(8)], columns=columns))

@@ -22,11 +22,13 @@ from prepserver.pipeline.ops import (
     Decode,
     FiveCrop,
     Grayscale,
+    Mosaic,
     Normalize,
     Only,
     Op,
     Pad,
     PadBoxes,
+    RandomApply,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -350,7 +352,6 @@ def test_an_op_for_one_column_changes_that_one_only() -> None:
         (lambda: Only(3, Grayscale()), "column"),  # type: ignore[arg-type]
         (lambda: Only("left", "flip"), "inner"),  # type: ignore[arg-type]
         (lambda: Only("left", Only("left", Grayscale())), "inner"),
-        (lambda: Only("left", CenterCrop(8)), "inner"),
         (lambda: Pipeline.from_ops([CenterCrop(8), Only("right", Grayscale())], 1, COLUMNS), "pipeline[1].column"),
         (lambda: Pipeline.from_ops([CenterCrop(8), Only("label", Grayscale())]), "pipeline[1].column"),
     ],
@@ -359,3 +360,38 @@ def test_an_op_for_one_column_says_what_it_cannot_do(only: Any, field: str) -> N
     with pytest.raises(SpecError) as caught:
         only()
     assert caught.value.field == field
+
+
+TWO_CAMERAS: Columns = {"top": Image((24, 32)), "wrist": Image((16, 16))}
+
+
+def test_images_of_different_sizes_are_moved_apart() -> None:
+    pipeline = Pipeline.from_ops([], 1, TWO_CAMERAS)
+    assert pipeline.apart
+    assert [field.shape for field in pipeline.fields] == [(24, 32, 3), (16, 16, 3), ()]
+    assert not Pipeline.from_ops([CenterCrop(8)], 1, {"top": Image((24, 32)), "wrist": Image()}).apart
+
+
+def test_an_op_that_moves_one_image_moves_it_apart() -> None:
+    columns: Columns = {"top": Image((24, 32)), "wrist": Image((24, 32))}
+    pipeline = Pipeline.from_ops(
+        [Only("wrist", RandomApply([RandomHorizontalFlip()])), Only("wrist", Resize((6, 6)))], 1, columns
+    )
+    assert pipeline.apart
+    assert [field.shape for field in pipeline.fields] == [(24, 32, 3), (6, 6, 3), ()]
+    assert Pipeline.from_wire(pipeline.to_wire(), columns) == pipeline
+    assert not Pipeline.from_ops([Only("wrist", Grayscale(1))], 1, columns).apart
+
+
+@pytest.mark.parametrize(
+    ("ops", "columns", "named"),
+    [
+        ([CenterCrop(8)], {**TWO_CAMERAS, "mask": Mask()}, ["mask"]),
+        ([Only("image", CenterCrop(8))], {"image": Image(), "mask": Mask()}, ["mask"]),
+        ([Mosaic((8, 8))], TWO_CAMERAS, ["Mosaic"]),
+    ],
+)
+def test_nothing_follows_images_that_are_moved_apart(ops: list[Op], columns: Columns, named: list[str]) -> None:
+    with pytest.raises(SpecError, match="cannot be where each image is moved by itself") as caught:
+        Pipeline.from_ops(ops, 1, columns)
+    assert caught.value.value == named

@@ -23,6 +23,7 @@ from prepserver.pipeline.sources import Csv
 from prepserver.source import Record, SampleError, Source, build_index, open_source
 from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
 from prepserver.transform.objects import Objects
+from prepserver.transform.rowmaker import ImageColumn
 from prepserver.worker.fill import REPLACEMENTS, LaneError, describe, fill
 from prepserver.worker.streams import Lane, Stream
 from tests.support.images import make_rows
@@ -205,8 +206,9 @@ class _RefusesOne(RowMaker):
     """Refuses sample 4."""
 
     def plan(
-        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
-    ) -> Plan:
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None,
+        column: ImageColumn | None = None,
+    ) -> Plan:  # fmt: skip
         if key.index == 4:
             raise BadSample("not this one")
         return super().plan(height, width, key, objects, end)
@@ -293,8 +295,9 @@ class _Trips(RowMaker):
         self._error = error
 
     def plan(
-        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
-    ) -> Plan:
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None,
+        column: ImageColumn | None = None,
+    ) -> Plan:  # fmt: skip
         if key.index in self._at:
             raise self._error
         return super().plan(height, width, key, objects, end)
