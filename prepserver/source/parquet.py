@@ -27,22 +27,36 @@ def pyarrow_for(path: str) -> tuple[Any, Any]:
 
 def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
     """Return the dotted name of what is read for a column; raises `SourceError` if the file has none of its kind."""
-    name, found = spec.names.get(column, column), schema
-    parts = [name] if schema.get_field_index(name) >= 0 else name.split(".")
-    for part in parts:
-        place = found.get_field_index(part) if hasattr(found, "get_field_index") else -1
-        if place < 0:
-            if not hasattr(found, "get_field_index"):
-                why = f"{part!r} would lie in values of type {found}, and dots lead into structs only"
-            else:
-                why = f"{part!r} is not among {', '.join(repr(each.name) for each in [*found][:64])}"
-            raise SourceError(f"{path} has no column {name!r}: {why}")
-        found = found.field(place).type
+    name = spec.names.get(column, column)
+    parts, found, left = path_to(schema, name)
+    if left:
+        rest = ".".join(left)
+        if not hasattr(found, "get_field_index"):
+            why = f"{rest!r} would lie in values of type {found}, and dots lead into structs only"
+        else:
+            why = f"{rest!r} is not among {', '.join(repr(each.name) for each in [*found][:64])}"
+        raise SourceError(f"{path} has no column {name!r}: {why}")
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
     if not _fits(kind, found):
         raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {kind}")
     return ".".join(parts)
+
+
+def path_to(schema: Any, name: str) -> tuple[list[str], Any, list[str]]:
+    """Return the columns that a dotted name leads through, the type of the last one, and what is left of the name.
+
+    Names of columns may have dots, too: the longest one that is there counts.
+    """
+    found, parts, left = schema, [], name.split(".")
+    while left and hasattr(found, "get_field_index"):
+        heads = (".".join(left[:count]) for count in range(len(left), 0, -1))
+        part = next((each for each in heads if found.get_field_index(each) >= 0), None)
+        if part is None:
+            break
+        parts.append(part)
+        found, left = found.field(part).type, left[part.count(".") + 1 :]
+    return parts, found, left
 
 
 def places_of(meta: Any, leaves: Sequence[str]) -> list[int]:

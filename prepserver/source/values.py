@@ -164,7 +164,8 @@ def json_object(text: str, what: str) -> dict[str, Any]:
 def at_key(found: Any, name: str, kind: Kind, what: str, asked: str = "") -> Any:
     """Return the value of a key, or of keys separated by dots; None if it is absent and its kind may be missing.
 
-    `asked` is the whole name, of which `name` is the rest.
+    A key may have dots, too: the longest one that is there counts. `asked` is the whole name, of which `name` is the
+    rest.
 
     Raises:
         SampleError: As `json_object`.
@@ -172,9 +173,11 @@ def at_key(found: Any, name: str, kind: Kind, what: str, asked: str = "") -> Any
     asked = asked or name
     if isinstance(found, dict) and name in found:
         return found[name]
-    first, dot, rest = name.partition(".")
-    if dot and isinstance(found, dict) and first in found:
-        return at_key(found[first], rest, kind, what, asked)
+    first, dot, _ = name.rpartition(".")
+    while dot and isinstance(found, dict):
+        if first in found:
+            return at_key(found[first], name[len(first) + 1 :], kind, what, asked)
+        first, dot, _ = first.rpartition(".")
     if kind.may_be_missing and (found is None or isinstance(found, dict)):
         return None
     into_list = f": {name!r} would lie in a list, and dots lead into objects only" if isinstance(found, list) else ""

@@ -26,7 +26,7 @@ from prepserver.protocol.work import MAX_ROW_GROUPS
 from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.parquet import class_names, decoded_bytes, leaf, places_of, pyarrow_for, repeated
+from prepserver.source.parquet import class_names, decoded_bytes, leaf, path_to, places_of, pyarrow_for, repeated
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
@@ -282,7 +282,7 @@ def _column(table: Any, name: str) -> Any:
     """Return a column of a table as one array; dots lead into structs."""
     import pyarrow.compute
 
-    parts = [name] if name in table.column_names else name.split(".")
+    parts, _, _ = path_to(table.schema, name)
     column = table.column(parts[0])
     if len(parts) > 1:
         column = pyarrow.compute.struct_field(column, parts[1:])

@@ -327,6 +327,15 @@ def test_keys_lead_into_objects(tmp_path: Path) -> None:
             source.read(index)
 
 
+def test_keys_may_have_dots_themselves(tmp_path: Path) -> None:
+    rows = [{"a.b": {"c.d": 1, "c": 0}, "a": 2}, {"a": {"b.c": {"d": 3}}}, {"a.b.c": {"d": 4}, "a": {}}, {"a.b": {}}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"x": Scalar("int64")}, {"x": "a.b.c.d"}), tmp_path)
+    assert [source.read(index)["x"] for index in range(3)] == [1, 3, 4]
+    with pytest.raises(SampleError, match=r"the line has no 'a\.b\.c\.d'$"):
+        source.read(3)
+
+
 def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
     (tmp_path / "images" / "below").mkdir(parents=True)
     (tmp_path / "images" / "below" / "a.jpg").write_bytes(b"image")

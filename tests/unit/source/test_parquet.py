@@ -244,6 +244,24 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(
         build_index(Parquet(tmp_path / "a.parquet", **columns), tmp_path / "cache")
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("observation.images.top", b"image 0"),
+        ("observation.images.top.bytes", b"image 0"),
+        ("observation.state.of.arm.bytes", b"image 7"),
+    ],
+)
+def test_names_of_columns_may_have_dots(name: str, found: bytes, tmp_path: Path) -> None:
+    arm = pa.StructArray.from_arrays([images(1, 7), pa.array([3])], names=["of.arm", "of"])
+    table = pa.table({"observation.images.top": images(1), "observation.state": arm, "observation": [5]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    spec = Parquet(tmp_path / "a.parquet", image=name, columns={"x": Scalar()}, names={"x": "observation"})
+    assert opened(spec, tmp_path).read(0) == {"image": found, "x": 5}
+    with pytest.raises(SourceError, match=r"'images\.no' would lie in values of type int64"):
+        build_index(Parquet(tmp_path / "a.parquet", image="observation.images.no"), tmp_path / "cache")
+
+
 def test_a_file_that_is_damaged_changed_or_elsewhere_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 no parquet at all PAR1")
