@@ -16,16 +16,16 @@ class Arrays(SourceSpec):
     """Columns from .npy, .npz, .safetensors or .bin files, read in place.
 
     The first dimension of each array counts the samples. ``Arrays(x="/data/x.npy", label="/data/y.npy")``, or
-    ``Arrays("/data/train.npz")`` for all arrays of a file. An array with one dimension becomes a `Scalar`, or a `Label`
-    if it is called ``label`` and holds integers; any other becomes an `Array`. Files must be uncompressed, in C order
-    and little-endian. The client reads the headers of the files for all columns that `columns` does not declare. A .bin
-    file has no header, only rows, such as a text's tokens in windows of one length, and must be declared:
-    ``Arrays("/data/train.bin", columns={"tokens": kinds.Array((1025,), "uint16")})``.
+    ``Arrays("/data/train.npz")`` for all arrays of a file, ``Arrays(x="/data/train.npz")`` for some. An array with one
+    dimension becomes a `Scalar`, or a `Label` if it is called ``label`` and holds integers; any other becomes an
+    `Array`. Files must be uncompressed, in C order and little-endian. The client reads the headers of the files for all
+    columns that `columns` does not declare. A .bin file has no header, only rows, such as a text's tokens in windows of
+    one length, and must be declared: ``Arrays("/data/train.bin", columns={"tokens": kinds.Array((1025,), "uint16")})``.
 
     Attributes:
         path: A file whose arrays are all columns, under their own names; None where `files` names the columns.
         columns: Kinds of columns that should be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
-            the client cannot read the files; it never reads URLs. With `path`, these are then the columns.
+            the client cannot read the files; it never reads URLs. With `path`, these are then all columns.
         files: The file of each column, as the daemon's machine sees it. A relative path counts from the current
             directory. From a file with several arrays, the one with the column's name is read.
 

@@ -181,7 +181,10 @@ class ArraysReader(ScanningReader):
             raise SourceError(f"{self.spec.location} has no samples")
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise SourceError(f"{self.spec.location}: columns must have the same number of samples: {shown}")
+            longest = max(lengths, key=lambda name: lengths[name])
+            remedy = f". Arrays({longest}={self.spec.files[longest]!r}, ...) reads only those that it names"
+            remedy *= len(files) < len(lengths)
+            raise SourceError(f"{self.spec.location}: columns must have the same number of samples: {shown}{remedy}")
         # The digest of the content covers only pieces of it.
         state = digest_of([[opened[path].size for path in files], [opened[path].version for path in files]])
         meta = {

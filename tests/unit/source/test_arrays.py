@@ -254,11 +254,16 @@ def test_an_array_may_lie_beside_others_that_cannot_be_read(tmp_path: Path) -> N
 def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows((2,), "int8"))
     np.save(tmp_path / "y.npy", rows((), "int8", N - 1))
+    np.savez(tmp_path / "replay.npz", ends=np.array([4, 10]), a=rows((3,), "int8", 10))
     np.save(tmp_path / "none.npy", rows((2,), "int8", 0))
     np.save(tmp_path / "less.npy", np.array([3, -1]))
     np.save(tmp_path / "more.npy", np.array([3, 2**63], "uint64"))
     for spec, said in (
         (Arrays(x=tmp_path / "x.npy", y=tmp_path / "y.npy"), f"the same number of samples.*x {N}, y {N - 1}"),
+        (
+            Arrays(tmp_path / "replay.npz"),
+            r"ends 2, a 10. Arrays\(a='.*/replay.npz', ...\) reads only those that it names",
+        ),
         (Arrays(x=tmp_path / "none.npy"), r"none\.npy has no samples"),
         (Arrays(x=tmp_path / "x.npy", columns={"x": kinds.Array((2,))}), "dtype int8, and column 'x' is declared"),
         (Arrays(x=tmp_path / "x.npy", columns={"x": kinds.Array((3,), "int8")}), r"rows of shape \(2,\)"),
