@@ -103,10 +103,10 @@ class NamedColumnsSpec(SourceSpec):
 
 
 class TextTableSpec(TableSpec):
-    """A table as text. Its images are files below the folder `root`; None for the folder of the table's file."""
+    """A table as text. The files that it names lie below the folder `root`; None for the folder of the table's file."""
 
     paths = ("path", "root")
-    kinds = (Text, Json, Scalar, Label, Array, Tokens, Image, Mask)
+    kinds = (Text, Json, Scalar, Label, Array, Tokens, Image, Mask, Bytes)
 
     def __init__(
         self, path: Paths, columns: DeclaredColumns, names: Names = None, root: str | PathLike | None = None

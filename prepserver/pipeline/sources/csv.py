@@ -19,9 +19,10 @@ class Csv(TextTableSpec):
             ``/data/part-*.csv``. Files that match a wildcard are sorted. A relative path counts from the current
             directory.
         columns: Columns to read: a map of names to kinds. A `Text` is the cell. A `Scalar` or `Label` is a number, an
-            `Array` or `Tokens` a JSON list, a `Json` any JSON. An `Image` or `Mask` is the path of a file below `root`.
+            `Array` or `Tokens` a JSON list, a `Json` any JSON. An `Image` or `Mask` is the path of a file below `root`,
+            and so are `Bytes`, such as a point cloud for an op of your own.
         names: Names in the header of columns that are called otherwise there: ``{"width": "sepal width"}``.
-        root: The folder that paths of images are relative to; None for the folder of the CSV file.
+        root: The folder that paths are relative to; None for the folder of the CSV file.
         header: Names of all cells of a record, for files without a header line; None if the first record of each file
             has the names.
         delimiter: The character that separates cells.

@@ -11,9 +11,9 @@ class Jsonl(TextTableSpec):
     Attributes:
         path: The files, as for `Csv`: ``/data/train-{0..7}.jsonl``.
         columns: Columns to read: a map of names to kinds. A `Text` is a string, a `Scalar` or `Label` a number, true or
-            false, an `Array` or `Tokens` a list, a `Json` any value. An `Image` or `Mask` is the path of a file below
-            `root`.
+            false, an `Array` or `Tokens` a list, a `Json` any value. An `Image`, `Mask` or `Bytes` is the path of a
+            file below `root`.
         names: Keys of columns that are called otherwise in the files; dots lead into objects: ``{"answer":
             "answer.text"}``.
-        root: The folder that paths of images are relative to; None for the folder of the file.
+        root: The folder that paths are relative to; None for the folder of the file.
     """

@@ -47,7 +47,7 @@ def test_a_place_is_the_first_path_and_how_many_there_are_more() -> None:
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: Csv("/a", {"b": kinds.Bytes()}), "columns.b"),
+        (lambda: Csv("/a", {"b": kinds.Boxes()}), "columns.b"),
         (lambda: Csv("/a", {}), "columns"),
         (lambda: Csv("/a", {"index": Text()}), "columns"),
         (lambda: Csv("/a", {"x": Text()}, {"y": "z"}), "names"),

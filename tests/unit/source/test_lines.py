@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prepserver.pipeline.kinds import Array, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources import Csv, Jsonl, Take, TextLines, source_from_wire
 from prepserver.source import (
     OutsideRootsError,
@@ -365,6 +365,20 @@ def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
     path.write_text("i,m\na.jpg,../a.png\n")
     other = Csv(path, columns, root=tmp_path / "images" / "below")
     assert opened(other, tmp_path)[1].places[:1] == (f"{tmp_path}/images",)
+
+
+def test_a_column_may_name_files_of_any_form(tmp_path: Path) -> None:
+    (tmp_path / "clouds").mkdir()
+    (tmp_path / "clouds" / "0.bin").write_bytes(b"points")
+    (tmp_path / "a.jsonl").write_text('{"p": "0.bin", "y": 3}\n{"p": "../a.jsonl", "y": 1}\n')
+    spec = Jsonl(tmp_path / "a.jsonl", {"p": Bytes(), "y": Label()}, root=tmp_path / "clouds")
+    source, _ = opened(spec, tmp_path)
+    assert source.read(0) == {"p": b"points", "y": 3}
+    assert source.with_files(0, "torn") == f"torn (p {tmp_path}/clouds/0.bin)"
+    with pytest.raises(SampleError, match="must be the path of a file below"):
+        source.read(1)
+    (tmp_path / "a.csv").write_text("p,y\nclouds/0.bin,3\n")
+    assert opened(Csv(tmp_path / "a.csv", {"p": Bytes(), "y": Label()}), tmp_path)[0].read(0) == source.read(0)
 
 
 def test_a_name_that_no_file_can_have_is_a_bad_sample(tmp_path: Path) -> None:

@@ -272,12 +272,13 @@ def test_a_list_that_was_written_again_is_read_once_more(
     assert not store.asked
 
 
-def test_cells_lead_nowhere_else(store: ObjectStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [kinds.Image(), kinds.Bytes()])
+def test_cells_lead_nowhere_else(kind: kinds.Kind, store: ObjectStore, tmp_path: Path) -> None:
     root = f"s3://{store.bucket}/{tmp_path.name}"
     store.put(f"{tmp_path.name}/1.jpg", b"one")
     names = ["1.jpg", f"{root}/1.jpg", "s3://other/1.jpg", "/1.jpg", "../1.jpg", f"{root}2/1.jpg"]
     (tmp_path / "t.csv").write_text("".join(f"{name}\n" for name in names))
-    source = opened(Csv(tmp_path / "t.csv", {"x": kinds.Image()}, header=["x"], root=root), tmp_path)
+    source = opened(Csv(tmp_path / "t.csv", {"x": kind}, header=["x"], root=root), tmp_path)
     assert source.reads_ahead
     source.prefetch(range(6))
     assert [source.read(index)["x"] for index in range(2)] == [b"one", b"one"]
