@@ -44,7 +44,7 @@ class Kind:
 
     is_spatial: ClassVar[bool] = False
     _remedy: ClassVar[str] = (
-        "its values have no fixed size and no op gives them one: leave the column out of the source"
+        "its values have no fixed size: declare it, or a PluginOp with returns= gives them one, or leave the column out"
     )
 
     @property

@@ -39,6 +39,11 @@ def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
     if not _fits(kind, found):
+        if isinstance(kind, Image | Mask | Bytes) and "string" in str(found):
+            why = (
+                "may hold paths, and files of this kind are read as bytes: write them into the column, or read a table "
+            )
+            raise SourceError(f"{path}: column {name!r} is {found}: it {why}with the paths by Csv or Jsonl")
         raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {kind}")
     return ".".join(parts)
 

@@ -270,6 +270,11 @@ def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
         Pipeline.from_ops([], columns={"title": Text(), "label": Label()})
 
 
+def test_an_array_of_any_shape_needs_an_op_of_ones_own() -> None:
+    with pytest.raises(SpecError, match=r"column 'points': its values .* or a PluginOp with returns= gives them one"):
+        Pipeline.from_ops([], columns={"points": Array()})
+
+
 @pytest.mark.parametrize("op", [CenterCrop(8), RandomHorizontalFlip(), ToDtype("float32")])
 def test_an_op_that_would_change_nothing_is_refused(op: Op) -> None:
     """The pixels of an array that is not declared an image would go into the rows as they are."""

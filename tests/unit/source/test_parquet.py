@@ -232,6 +232,10 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
             "has no column 'label.none': 'none' would lie in values of type int64, and dots lead into structs only",
         ),
         ({"columns": {"t": Scalar()}}, "a.parquet: column 't' is string, which cannot be read as Scalar.dtype="),
+        (
+            {"image": "t"},
+            "column 't' is string: it may hold paths, .*: write them into the column, or read a table with the paths",
+        ),
         ({"columns": {"label": Text()}}, "column 'label' is int64, which cannot be read as Text"),
         ({"columns": {"label": Tokens()}}, "column 'label' is int64, which cannot be read as Tokens"),
     ],
