@@ -10,9 +10,11 @@ import ast
 import dataclasses
 import hashlib
 import importlib.util
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,7 @@ import numpy as np
 from prepserver.pipeline.declared import MAX_NAME_CHARS
 from prepserver.pipeline.kinds import Array, Boxes, Bytes, Keypoints, Kind, Label, PerBox, Scalar, Text, Tokens
 from prepserver.pipeline.spec import Codes, Role
+from prepserver.protocol.places import NEEDS_GUARD, ONLY_ROWS_VARIABLE
 from prepserver.protocol.work import MAX_PLUGINS
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -57,6 +60,9 @@ _loaded: dict[tuple[Role, str], Loaded] = {}
 _replaced: dict[tuple[Role, str, str], Loaded] = {}
 """By code: those whose module was reloaded. A notebook's older clients still use them."""
 
+_importing = ContextVar("_importing", default=False)
+"""Whether `load` imports the code that runs."""
+
 
 def load(names: Sequence[str]) -> list[Loaded]:
     """Imports plug-ins into this process.
@@ -72,7 +78,13 @@ def load(names: Sequence[str]) -> list[Loaded]:
     Raises:
         PluginError: One cannot be imported, is not a plug-in, or has the same name as another.
     """
-    found = [each for name in names for each in _found(name)]
+    if _importing.get():
+        raise PluginError(f"an import of plug-ins cannot use a PrepClient: {NEEDS_GUARD}")
+    token = _importing.set(True)
+    try:
+        found = [each for name in names for each in _found(name)]
+    finally:
+        _importing.reset(token)
     seen: set[tuple[Role, str]] = set()
     digests: dict[str, tuple[str, str]] = {}  # by module: each needs a scan of all installed distributions
     for role, name, module, value in found:
@@ -100,19 +112,24 @@ def load(names: Sequence[str]) -> list[Loaded]:
 
 
 def only_make_rows() -> None:
-    """Say that this process and its children run no other code: plug-ins may change global random generators."""
+    """Say that this process runs nothing else: plug-ins may change global random generators, and no client attaches."""
     global keeps_random_state  # once, at the beginning
     keeps_random_state = False
+    os.environ[ONLY_ROWS_VARIABLE] = "1"
 
 
 def raised(what: str, error: BaseException) -> str:
     """Say what a plug-in raised, and at which line of its own code: the traceback is in the daemon's log."""
-    libraries = *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
-    folders = tuple(f"{each}/" for each in libraries)
-    lines = traceback.extract_tb(error.__traceback__)
-    own = [each for each in lines if not each.filename.startswith(folders)] or lines
+    own = _own_lines(traceback.extract_tb(error.__traceback__))
     at = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return f"{what} raised {type(error).__name__}{at}: {error}"
+
+
+def _own_lines(lines: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+    """Those of a plug-in's code, without libraries; all if there are no others."""
+    libraries = *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
+    folders = tuple(f"{each}/" for each in libraries)
+    return [each for each in lines if not each.filename.startswith(folders)] or lines
 
 
 def loaded() -> list[Loaded]:
@@ -177,10 +194,12 @@ def _imported(name: str, module: str) -> ModuleType:
     except (Exception, SystemExit) as e:  # noqa: BLE001 - this runs the operator's code
         frames = traceback.extract_tb(e.__traceback__)[1:]
         inside = [each for each in frames if not each.filename.startswith(("<frozen", str(importlib.__file__)))]
-        where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""
+        own = _own_lines(inside)
+        where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        remedy = ". Name an entry point, module or module:object that is installed beside prepserver or on $PYTHONPATH"
         raise PluginError(
-            f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}. Name an entry point, a module, or "
-            "module:object that is installed beside prepserver or on $PYTHONPATH"
+            f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}"
+            f"{'' if inside and not isinstance(e, ImportError) else remedy}"
         ) from (e if inside or isinstance(e, SyntaxError) else None)  # the text is enough if the module is missing
 
 

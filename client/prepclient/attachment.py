@@ -15,7 +15,7 @@ from prepclient.checkpoint import place_of
 from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, ListingIdentity, ResumePoint, Service, free_closed_rings
-from prepclient.forks import check_copies, check_process, is_forked
+from prepclient.forks import check_copies, check_process, check_trains, is_forked
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir, is_served, places
 from prepclient.private import private_daemon, running_daemon
@@ -188,6 +188,7 @@ class Attachment:
             pause_s = min(_RETRY_MOST_S, 1.5 * pause_s)
 
     def _attach(self) -> None:
+        check_trains()
         check_copies(self._pid)
         start = replace(self.start, first=self.service.joining.first)
         self._pid = os.getpid()

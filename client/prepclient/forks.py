@@ -1,4 +1,8 @@
-"""Notices forks: a child has none of a client's memory, and would wait forever for torch's threads."""
+"""Notices processes that no client can work in.
+
+A fork has none of its parent's memory, and would wait forever for torch's threads. A process that imports plug-ins for
+a daemon is no training process.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import os
 
 from torch.utils.data import get_worker_info
 
-from prepclient.errors import ForkedClient
+from prepclient.errors import ForkedClient, InvalidSpec
+from prepserver.protocol.places import NEEDS_GUARD, ONLY_ROWS_VARIABLE
 
 _imported_by = os.getpid()
 
@@ -41,4 +46,17 @@ def check_copies(pid: int) -> None:
         raise ForkedClient(
             f"each of the {worker.num_workers} workers of this DataLoader has a copy of this PrepClient and would "
             "get all of its batches. The daemon has the workers: the DataLoader needs num_workers=0"
+        )
+
+
+def check_trains() -> None:
+    """Checks that this process is not one of a daemon, which imports the training script for a plug-in.
+
+    Raises:
+        InvalidSpec: It is one. A private daemon would import the script again, and so on without end.
+    """
+    if ONLY_ROWS_VARIABLE in os.environ:
+        raise InvalidSpec(
+            f"a process that makes rows for a daemon cannot use a PrepClient: {NEEDS_GUARD}",
+            "plugins",
         )

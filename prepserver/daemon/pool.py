@@ -83,16 +83,16 @@ class WorkerPool:
         self.listings = Listings(poll, self._spawn_indexer, cache_dir, awake.now_s)
         self.died = 0  # workers that ended by themselves, or were killed, but not as planned
 
-    def start(self, task_done: Callable[[int, work.Filled | work.Failed], None]) -> None:
+    def start(self, task_done: Callable[[int, work.Filled | work.Failed], None], lifeline_fd: int = -1) -> None:
         """Starts the zygote, which forks the workers. They come up as events, and report what they have done.
 
         Raises:
-            ZygoteError: It does not start.
+            ZygoteError: It does not start, or the process of `lifeline_fd` has ended.
             ConfigError: A plug-in cannot be loaded, or with ``sandbox = "on"`` the machine lacks a part of it.
         """
         self._task_done = task_done
         self._zygote.start()
-        self._zygote.process.wait_ready()
+        self._zygote.process.wait_ready(lifeline_fd=lifeline_fd)
         about = self._zygote.process.about
         if about.broken:
             raise ConfigError(about.broken)

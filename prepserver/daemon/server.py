@@ -152,7 +152,7 @@ class Daemon:
         """
         self._watch_signals()
         try:
-            self._pool.start(self._reports.task_done)
+            self._pool.start(self._reports.task_done, self._lifeline_fd)
             if not self._dir.is_ours:
                 self._await_workers()
             if not self.stops:

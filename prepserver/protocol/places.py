@@ -18,6 +18,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 RUNTIME_DIR_VARIABLE = "PREPSERVER_RUNTIME_DIR"
+ONLY_ROWS_VARIABLE = "PREPSERVER_ONLY_ROWS"
+"""Set in processes that make rows for a daemon, and import plug-ins for that: no client attaches there."""
+NEEDS_GUARD = (
+    'in a training script that `plugins` names, the loop must stand under `if __name__ == "__main__":`, because the '
+    "script is imported"
+)
 SYSTEM_RUNTIME_DIR = "/run/prepserver"
 MAX_SOCKET_PATH_BYTES = 107
 """Room for the path of a socket in ``sun_path``, less its NUL."""

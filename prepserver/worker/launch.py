@@ -256,19 +256,26 @@ class Zygote:
         self._by_ticket.clear()
         return ZygoteGone(reason, children)
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S, lifeline_fd: int = -1) -> None:
         """Waits until the zygote is up. `receive` returns other events that arrive meanwhile.
 
+        Args:
+            timeout_s: Longest wait.
+            lifeline_fd: Pidfd of the process that the caller must not outlive; -1 if there is none.
+
         Raises:
-            ZygoteError: It ended, or was not up in time.
+            ZygoteError: It ended, or was not up in time, or the process of `lifeline_fd` has ended.
         """
         deadline_s = time.monotonic() + timeout_s
         poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
+        for fd in (self.fileno(), *([lifeline_fd] if lifeline_fd >= 0 else [])):
+            poll.register(fd, select.POLLIN)
         while not self.ready:
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not poll.poll(left_s * 1000):
+            if left_s <= 0 or not (heard := poll.poll(left_s * 1000)):
                 raise ZygoteError(f"{self.name} was not up after {timeout_s:.0f} s (it imports torch and plug-ins)")
+            if lifeline_fd in dict(heard):
+                raise ZygoteError("the process that this daemon belongs to has ended")
             self._early = self.receive()
             for event in self._early:
                 if isinstance(event, ZygoteGone):

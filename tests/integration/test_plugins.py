@@ -36,6 +36,7 @@ from prepclient import (
     ToLayout,
     kinds,
 )
+from tests.support import leaks
 from tests.support.logged import await_logged
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -333,6 +334,26 @@ def test_a_private_daemon_takes_the_plugins_of_its_process(on_path: None, tmp_pa
         more = PrepClient(SOURCE, OPS, plugins=["owner_code", "json:dumps"], **spec)
         with pytest.raises(InvalidSpec, match="private daemon of this process runs already, with plugins"):
             len(more)
+
+
+@pytest.mark.parametrize("how", ["workers=1", "inline=True"])
+def test_a_script_without_a_guard_is_told_and_leaves_nothing(how: str, tmp_path: Path) -> None:
+    """Each zygote imported the script, which started the next daemon."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from prepclient import *\n"
+        "class Data:\n    def __len__(self): return 8\n    def __getitem__(self, index): return (index,)\n"
+        "source = Plugin('Data', columns={'label': kinds.Label()})\n"
+        f"for batch in PrepClient(source, [], {how}, plugins='unguarded:Data'): pass\n"
+    )
+    env = environment(PREPSERVER_RUNTIME_DIR=str(tmp_path / "none"), TMPDIR="/tmp", **{leaks.MARK: tmp_path.name})
+    try:
+        ended = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=False)
+    finally:
+        script.unlink()  # so that no process can go on
+    assert 'the loop must stand under `if __name__ == "__main__":`, because' in ended.stderr
+    assert "waiting up to 90 s" not in ended.stderr.partition("Its log before that")[2]  # no daemon of a daemon
+    assert leaks.marked(tmp_path.name) == {}
 
 
 def test_a_private_daemon_that_runs_old_code_says_so(

@@ -79,6 +79,20 @@ def test_it_ends_when_its_process_is_killed(owner: ClientProcess, tmp_path: Path
     assert not place.exists()
 
 
+def test_it_ends_when_its_process_is_killed_while_it_starts(short_path: Path) -> None:
+    (short_path / "slow.py").write_text(f"import os, time\nos.mkdir({str(short_path / 'begun')!r})\ntime.sleep(600)\n")
+    owner = subprocess.Popen(["sleep", "600"])
+    env = environment(PYTHONPATH=os.pathsep.join([environment()["PYTHONPATH"], str(short_path)]))
+    command = [*(sys.executable, "-m", "prepserver.cli", "start", "--workers", "1"), *("--lifeline", str(owner.pid))]
+    command += ["--runtime-dir", str(short_path / "run"), "--plugin", "slow"]
+    daemon = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    wait_until((short_path / "begun").exists)
+    owner.kill()
+    owner.wait()
+    said = daemon.communicate()[1]
+    assert "prepserver start: the process that this daemon belongs to has ended" in said
+
+
 def test_all_clients_of_a_process_share_one(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     others = leaks.children(os.getpid())  # such as the resource tracker of multiprocessing, which stays

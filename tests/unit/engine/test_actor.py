@@ -24,6 +24,7 @@ from prepserver.pipeline.sources import ImageFolder
 from prepserver.plugins import PluginError
 from prepserver.protocol import work
 from prepserver.protocol.layout import RingLayout, ring_fields
+from prepserver.protocol.places import ONLY_ROWS_VARIABLE
 from tests.support.tiny_images import index_of, photo_tree, tiny_pipeline
 
 COUNT = 40
@@ -36,6 +37,7 @@ HERE = "127.0.0.1"
 def random_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """An actor's process does nothing else, and this one does."""
     monkeypatch.setattr(plugins, "keeps_random_state", True)
+    monkeypatch.setenv(ONLY_ROWS_VARIABLE, "1")  # and unset afterwards
 
 
 class Told:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,24 @@ def test_a_zygote_that_does_not_start_says_how_it_ended(
     zygote.start()
     with pytest.raises(ZygoteError, match="exit status 1"):
         zygote.wait_ready()
+    assert zygote.close()
+
+
+def test_whoever_waits_for_a_zygote_watches_the_lifeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zygote imports plug-ins, which may take long: a daemon whose owner has ended does not wait for that."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    zygote = Zygote()
+    zygote.start()
+    lifeline, ends = os.pipe()
+    os.close(ends)
+    try:
+        with pytest.raises(ZygoteError, match="the process that this daemon belongs to has ended"):
+            zygote.wait_ready(lifeline_fd=lifeline)
+    finally:
+        os.close(lifeline)
     assert zygote.close()
 
 
