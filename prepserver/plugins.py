@@ -150,7 +150,7 @@ def find(role: Role, name: str, code: str) -> Any:
     """
     each = _replaced.get((role, name, code)) or _loaded.get((role, name))
     if each is None:
-        raise PluginError(f"{role} plug-in {name!r} is not loaded in this process")
+        raise PluginError(f"{role} plug-in {name!r} is not loaded in this process: name it with --plugin")
     if code not in ("", each.code):
         raise PluginError(
             f"the code of {role} plug-in {name!r} has changed: the rows were made by code {code}, and {each.origin} "

@@ -381,7 +381,7 @@ def _add_replay(commands: _Commands) -> None:
     p.add_argument("--epoch", metavar="N", type=int, help="number of the epoch (default: the first in the log)")
     p.add_argument(
         "--training", metavar="N", type=int,
-        help="number in `prepserver audit`, if it lists several (default: the last that reads what number 0 does)",
+        help="number in `prepserver audit`, if it lists several (default: the last with source and ops of number 0)",
     )  # fmt: skip
     p.add_argument(
         "-o", metavar="FILE", dest="output", type=Path, required=True,

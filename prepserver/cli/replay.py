@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.audit.history import Epoch
-from prepserver.audit.stays import key_of
+from prepserver.audit.records import Rows
+from prepserver.audit.stays import Key, key_of
 from prepserver.audit.training import Training
 from prepserver.cli.exits import OK, USAGE, CommandError
 from prepserver.cli.joblog import open_log
@@ -22,6 +24,7 @@ from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.spec import digest_of
 from prepserver.plugins import PluginError, load
 from prepserver.source import SourceError
 
@@ -81,7 +84,7 @@ def _column(pipeline: Pipeline, arguments: argparse.Namespace) -> str:
 
 def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Epoch, int]:
     """The epoch and the position of the row that the arguments name."""
-    keys = [key_of(training.stays[0].rows) for training in trainings]
+    keys = [_key(training.stays[0].rows) for training in trainings]
     chosen = len(keys) - 1 - keys[::-1].index(keys[0]) if arguments.training is None else arguments.training
     if not 0 <= chosen < len(trainings):
         raise CommandError(f"--training {chosen}: the log has trainings 0 to {len(trainings) - 1}", USAGE)
@@ -101,6 +104,19 @@ def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Ep
     if not 0 <= arguments.row < batch.stop - batch.start:
         raise CommandError(f"--row {arguments.row}: the batch has rows 0 to {batch.stop - batch.start - 1}")
     return epoch, batch.start + arguments.row
+
+
+def _key(rows: Rows) -> Key:
+    """As `key_of`, but the same with other code of the plug-ins, on which the digest of a source depends, too."""
+    source, pipeline = _without_code(rows.source), _without_code(rows.pipeline)
+    digest = rows.digest if source == rows.source else digest_of(source)
+    return key_of(dataclasses.replace(rows, digest=digest, pipeline=pipeline))
+
+
+def _without_code(wire: Any) -> Any:
+    if isinstance(wire, list):
+        return [_without_code(each) for each in wire]
+    return {k: _without_code(v) for k, v in wire.items() if k != "code"} if isinstance(wire, dict) else wire
 
 
 def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | None) -> None:

@@ -501,6 +501,35 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
     code = tmp_path / "owner_code.py"
     code.write_text(code.read_text() + "# another\n")
     assert "has changed" in cli(*made, "--plugin", "owner_code", **path_with(tmp_path)).stderr
+    assert "'numbers' is not loaded in this process: name it with --plugin" in cli(*made).stderr
+
+
+def test_replay_is_of_the_last_run_with_whatever_code(tmp_path: Path, new_server: Callable[..., Server]) -> None:
+    code = tmp_path / "rewritten.py"
+    text = (
+        "class Data:\n    def __len__(self): return 4\n    def __getitem__(self, index): return [[{0}, {0}], index]\n"
+        "def more(x, rng): return x + {0}\n"
+        "prepserver_sources, prepserver_ops = {{'data': Data}}, {{'more': more}}\n"
+    )
+    code.write_text(text.format(1))
+    server = new_server(arguments=["--plugin", "rewritten"], env=path_with(tmp_path))
+    pair = kinds.Array((2,), "int64")
+    source = Plugin("data", columns={"x": pair, "label": kinds.Label()})
+    for value in (1, 10):
+        if value != 1:
+            server.process.kill()
+            server.process.wait(PATIENCE_S)
+            code.write_text(text.format(value))
+            server.start()
+        ops = [PluginOp("more", column="x", returns=pair)]
+        with PrepClient(source, ops, batch_size=4, job="edited", runtime_dir=server.runtime_dir) as client:
+            list(client)
+        await_logged(server)
+    place = ("--cache-dir", str(server.home / "cache"), "--plugin", "rewritten")
+    made = ("replay", "--job", "edited", "--batch", "0", "-o", str(tmp_path / "x.npy"), *place)
+    assert cli(*made, **path_with(tmp_path)).stderr == ""
+    assert np.load(tmp_path / "x.npy").tolist() == [20, 20]
+    assert "has changed" in cli(*made, "--training", "0", **path_with(tmp_path)).stderr
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (REPOSITORY / "examples").glob("plugin_*.py")))
