@@ -461,10 +461,14 @@ def test_nothing_is_loaded_for_being_installed(tmp_path: Path, new_server: Calla
 
 def test_a_plugin_reads_what_the_settings_name(tmp_path: Path, new_server: Callable[..., Server]) -> None:
     (tmp_path / "reads.py").write_text(
-        "import numpy as np\n"
+        "import numpy as np\nfrom pathlib import Path\n"
         "class Files:\n"
-        "    def __init__(self, path): self.path = path\n"
-        "    def __len__(self): return 3\n"
+        "    def __init__(self, path, count=3):\n"
+        "        self.path = path\n"
+        "        self.count = count\n"
+        "        if count == -1: self.count = len(list(Path(path).parent.glob('*')))\n"
+        "        if count == -2: self.count = len(open(path, 'rb').read())\n"
+        "    def __len__(self): return self.count\n"
         "    def __getitem__(self, index): return {'x': np.frombuffer(open(self.path, 'rb').read(4), np.uint8)}\n"
     )
     for folder in ("open", "closed"):
@@ -482,8 +486,16 @@ def test_a_plugin_reads_what_the_settings_name(tmp_path: Path, new_server: Calla
                 (x,) = next(iter(client))
                 assert bytes(x[0].tolist()) == b"abcd"
             else:
-                with pytest.raises(BadSampleError, match="PermissionError"):
+                with pytest.raises(BadSampleError, match=r"PermissionError.*only the folders of \[plugins\] read"):
                     next(iter(client))
+    closed = str(tmp_path / "closed" / "file")
+    for count, said in ((-1, "has 0 samples. The daemon"), (-2, "cannot be made: PermissionError")):
+        source = Plugin("Files", path=closed, count=count, columns=columns)
+        with (
+            PrepClient(source, [], runtime_dir=server.runtime_dir) as client,
+            pytest.raises(SourceUnavailable, match=rf"{said}.*only the folders of \[plugins\] read"),
+        ):
+            len(client)
 
 
 def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ class PluginReader(ScanningReader):
 
     def scan(self, progress: Progress) -> Scan:
         dataset, samples = self._made()
+        if samples == 0 and (hint := _hint(PermissionError())):  # `Path.glob` finds nothing where it may not read
+            raise SourceError(f"{self._what} has 0 samples{hint}")
         classes = [str(name) for name in getattr(dataset, "classes", None) or ()]
         version = _version(dataset)
         told = [] if version is None else [version]
@@ -62,7 +65,7 @@ class PluginReader(ScanningReader):
         except plugins.PluginError as e:
             raise SourceError(str(e)) from e
         except (Exception, SystemExit) as e:
-            raise SourceError(f"{self._what} cannot be made: {type(e).__name__}: {e}") from e
+            raise SourceError(f"{self._what} cannot be made: {type(e).__name__}: {e}{_hint(e)}") from e
         return dataset, samples
 
 
@@ -87,7 +90,7 @@ class PluginSource(Source):
         except OSError as e:
             if e.errno in NOT_THE_SAMPLE:
                 raise
-            raise SampleError(plugins.raised(self._what, e)) from e
+            raise SampleError(plugins.raised(self._what, e) + _hint(e)) from e
         except Exception as e:
             raise plugins.PluginError(plugins.raised(self._what, e)) from e
         columns = self._spec.columns
@@ -105,6 +108,20 @@ class PluginSource(Source):
 
     def name(self, index: int) -> str:
         return f"{self._spec.name}[{index}]"
+
+
+def _hint(error: BaseException) -> str:
+    """Say what to do if the sandbox refuses what a Dataset reads; empty if the file's own mode does, or nothing."""
+    place = getattr(error, "filename", None) or "/"
+    try:
+        if isinstance(error, PermissionError):
+            os.close(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except PermissionError:
+        if os.access(place, os.R_OK, effective_ids=True):  # Landlock does not control access(2)
+            return ". The daemon lets plug-ins read only the folders of [plugins] read (--plugin-read): add its folder"
+    except OSError:
+        pass
+    return ""
 
 
 def _version(dataset: Any) -> str | None:
