@@ -265,10 +265,10 @@ def _check(spec: SourceSpec, options: Options) -> None:
     columns = _packed_columns(spec)
     if not columns:
         raise PackError(f"{spec.location} has only labels, and nothing to pack", usage=True)
-    if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
+    if all(isinstance(kind, Scalar | Array) and getattr(kind, "shape", ()) is not None for kind in columns.values()):
         raise PackError(
             f"{spec.location} has only numbers ({', '.join(spec.columns)}), which need no decoding: packing gains "
-            "nothing without images, masks or texts",
+            "nothing without images, masks, texts or arrays of varying size. Read them with Arrays",
             usage=True,
         )
     transcoder, (first, *more) = options.transcoder, columns

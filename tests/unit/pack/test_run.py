@@ -183,6 +183,21 @@ def test_rows_that_need_no_decoding_are_not_packed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_arrays_of_varying_size_are_packed(tmp_path: Path) -> None:
+    clouds = [[[float(row), 0.5] for row in range(count)] for count in (3, 1, 4)]
+    file = tmp_path / "clouds.jsonl"
+    file.write_text("".join(json.dumps({"points": cloud, "label": 7}) + "\n" for cloud in clouds))
+    spec = Jsonl(str(file), columns={"points": kinds.Array(), "label": kinds.Label()})
+    use = do(spec, tmp_path / "out").use
+    assert use == f'Packed("{tmp_path / "out"}", columns={{"points": kinds.Array(), "label": kinds.Label()}})'
+    packed = source_from(use)
+    assert packed is not None
+    records = [open_source(packed, build_index(packed, tmp_path / "cache").path).read(n) for n in range(3)]
+    assert [record["points"].tolist() for record in records] == clouds
+    assert {record["points"].dtype.name for record in records} == {"float32"}
+    assert [record["label"] for record in records] == [7, 7, 7]
+
+
 def test_an_unreadable_file_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     bad = tmp_path / "data" / "dogs" / "4.jpg"
