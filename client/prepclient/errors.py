@@ -59,7 +59,7 @@ class BadSampleError(PrepClientError):
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(
-            f"sample {index} cannot be used: {reason}. Mend this, or remove the sample, and start again; or pass "
+            f"sample {index} cannot be used: {reason}. Repair this, or remove the sample, and start again; or pass "
             "on_error='skip' (another sample takes its place) or on_error='mask' (the same, and the batch marks such "
             "rows)"
         )
