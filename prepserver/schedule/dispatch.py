@@ -124,12 +124,14 @@ class Dispatch:
             return stream.next_chunk(most, least)
         chunk = stream.groups.next_for(
             slot.id,
-            lambda: stream.next_chunk(most, least),
+            lambda waits: stream.next_chunk(most, least, waits),
             lambda worker: self._workers.busy_ns(worker, stream.id),
             idle=not slot.tasks,
         )
         if chunk is not None:
             chunk.lanes = stream.lanes_at(chunk.position)  # it may have waited
+            if chunk.count > most:
+                stream.groups.put_back(stream.split(chunk, most))
         return chunk
 
     def _turn_of(self, stream: Stream) -> int:

@@ -8,7 +8,7 @@ the account here is a guess, and a wrong guess costs only time.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from prepserver.schedule.records import Chunk
@@ -31,8 +31,8 @@ class RowGroups:
         self._kept: defaultdict[int, OrderedDict[int, int]] = defaultdict(OrderedDict)  # worker -> group -> its rows
         self._keepers: defaultdict[int, set[int]] = defaultdict(set)  # the same by group -> workers
         self.decode_ns = 0  # how much longer a chunk takes if its group must be decoded
-        # Chunks that wait for a worker, by group and position. Every event looks at all groups, but not at all chunks.
-        self.aside: dict[int, dict[int, Chunk]] = {}
+        # What waits for a worker, by group. Every event looks at all groups, but only at the first chunk of each.
+        self.aside: dict[int, deque[Chunk]] = {}
 
     def fresh(self) -> RowGroups:
         """The same for another stream, of which workers keep nothing yet."""
@@ -45,26 +45,41 @@ class RowGroups:
         return next((k for k, index in enumerate(indices) if k and not begin <= index < end), most)
 
     def next_for(
-        self, worker: int, cut: Callable[[], Chunk | None], busy_ns: Callable[[int], int | None], *, idle: bool
+        self,
+        worker: int,
+        cut: Callable[[Callable[[int], bool]], Chunk | None],
+        busy_ns: Callable[[int], int | None],
+        *,
+        idle: bool,
     ) -> Chunk | None:
-        """The chunk that a worker gets: one that waits for no other worker, or, if it is `idle`, one that waits long.
+        """What a worker gets: a chunk that waits for no other worker, or, if it is `idle`, one that waits long.
 
-        `cut` takes the next chunk of the stream. `busy_ns` says how long a worker will be busy, or None if it gets no
-        more tasks of the stream.
+        `cut` takes the next chunk of the stream, as long as possible if it waits for another worker: how many rows a
+        worker gets at once is decided when it gets them, and `put_back` takes the others. `busy_ns` says how long a
+        worker will be busy, or None if it gets no more tasks of the stream.
         """
         for group in self.aside:
             if not self._waits(worker, group, busy_ns):
                 return self._taken(group)
-        while (found := cut()) is not None:
+        while (found := cut(lambda position: self._waits(worker, self._group_at(position), busy_ns))) is not None:
             group = self._group_at(found.position)
             if not self._waits(worker, group, busy_ns):
                 return found
-            self.aside.setdefault(group, {})[found.position] = found
+            self.aside.setdefault(group, deque()).append(found)
         for group in self.aside if idle else ():
             found_ns = (busy_ns(other) for other in self._keepers[group])
             if min(ns for ns in found_ns if ns is not None) > DECODES_WAITED * self.decode_ns:
                 return self._taken(group)
         return None
+
+    def put_back(self, rest: Chunk) -> None:
+        """Sets aside what remains of a chunk of which a worker got the first rows."""
+        self.aside.setdefault(self._group_at(rest.position), deque()).appendleft(rest)
+
+    @property
+    def first_aside(self) -> int | None:
+        """The first position that was set aside; None if there is none."""
+        return min((chunks[0].position for chunks in self.aside.values()), default=None)
 
     @property
     def awaited(self) -> set[int]:
@@ -92,8 +107,8 @@ class RowGroups:
         """Removes the chunks set aside that nobody needs any more; returns their positions."""
         gone: list[int] = []
         while self.aside:  # a job that needs a chunk needs all that follow
-            group = min(self.aside, key=lambda each: next(iter(self.aside[each])))
-            chunk = next(iter(self.aside[group].values()))
+            group = min(self.aside, key=lambda each: self.aside[each][0].position)
+            chunk = self.aside[group][0]
             if is_needed(chunk.position, chunk.count):
                 break
             gone.append(self._taken(group).position)
@@ -102,7 +117,7 @@ class RowGroups:
     def _taken(self, group: int) -> Chunk:
         """Takes the first waiting chunk of a group."""
         chunks = self.aside[group]
-        chunk = chunks.pop(next(iter(chunks)))
+        chunk = chunks.popleft()
         if not chunks:
             del self.aside[group]
         return chunk

@@ -9,8 +9,8 @@
           from here                       in the ring    yet          overwrite one that is needed
 ```
 
-A row may be refilled once every cursor has released it *and* no worker runs a chunk with it: a worker that is stuck in
-the kernel, or late with a chunk that was given out twice, may still write the old bytes.
+A row may be refilled once every cursor has released it *and* no chunk with it runs or waits for a worker: one that is
+stuck in the kernel, or late with a chunk that was given out twice, may still write the old bytes.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Stream:
     @property
     def floor(self) -> int:
         """First position whose row may not be overwritten."""
-        low, written = self.low, self.chunks.first_written
-        return low if written is None else min(low, written)
+        written = self.chunks.first_written, None if self.groups is None else self.groups.first_aside
+        return min([self.low, *(position for position in written if position is not None)])
 
     @property
     def watermark(self) -> int:
@@ -143,17 +143,19 @@ class Stream:
 
     # -- what is made -------------------------------------------------------------------------------
 
-    def next_chunk(self, most: int, least: int) -> Chunk | None:
+    def next_chunk(self, most: int, least: int, waits: Callable[[int], bool] | None = None) -> Chunk | None:
         """Takes the next run of positions to fill, of at most `most` rows; None while the window is full.
 
-        A window with room for fewer rows than `least` counts as full.
+        A window with room for fewer rows than `least` counts as full. A run whose first position `waits` may be longer.
         """
         low = self.low
         if (lost := self.chunks.next_lost()) is not None:
             return Chunk(*lost, self.lanes_at(lost[0]))
         # A lane that came from another stream has its rows below its start already, and no other lane may need them.
         self.head = max(self.head, low, min((lane.start for lane in self.lanes.values()), default=0))
-        count = min(most, self.limit - self.head)
+        count = self.limit - self.head
+        if waits is None or not waits(self.head):
+            count = min(count, most)
         if self.gate is not None and self.gate >= self.head:
             count = min(count, self.gate - self.head)
         # Each chunk costs a message: if more than half of the window is given out, wait until a whole one fits.
@@ -167,6 +169,13 @@ class Stream:
         self.chunks.given(chunk.position)
         self.head += count
         return chunk
+
+    def split(self, chunk: Chunk, count: int) -> Chunk:
+        """Shortens a chunk that was given out to `count` rows; returns the rest, which counts as given out."""
+        rest = Chunk(chunk.position + count, chunk.count - count, chunk.lanes)
+        chunk.count = count
+        self.chunks.given(rest.position)
+        return rest
 
     @property
     def has_waiting(self) -> bool:

@@ -54,7 +54,13 @@ def _validate_workers(coordinator: Coordinator) -> None:
         running = Counter(task.chunk.position for task in workers.tasks.values() if task.stream == stream.id)
         assert running == stream.chunks.running, f"stream {stream.id}: tasks"
         if stream.groups is not None:
-            aside = {position for chunks in stream.groups.aside.values() for position in chunks}
+            chunks = sorted((c.position, c.position + c.count) for each in stream.groups.aside.values() for c in each)
+            aside = {position for position, _ in chunks}
+            assert not chunks or stream.floor <= chunks[0][0], f"stream {stream.id}: rows that wait may be overwritten"
+            starts = [*(position for position, _ in chunks[1:]), stream.head]
+            assert all(end <= start for (_, end), start in zip(chunks, starts, strict=False)), (
+                f"stream {stream.id}: rows wait twice"
+            )
             assert not running.keys() & aside, f"stream {stream.id}: chunks run and wait"
             assert not any(map(stream.chunks.is_made, aside)), f"stream {stream.id}: made chunks wait"
     free = {worker for each in workers._free for worker in each}

@@ -7,9 +7,9 @@ import pytest
 from prepserver.order import make_order
 from prepserver.pipeline.batches import Batching, BatchLine, BatchShape
 from prepserver.protocol.messages import Shuffle
-from prepserver.schedule.actions import Action, Submit
+from prepserver.schedule.actions import Action, Announce, Submit
 from prepserver.schedule.events import WorkerRetires
-from prepserver.schedule.records import Cursor, Lane, Took
+from prepserver.schedule.records import Chunk, Cursor, Lane, Took
 from prepserver.schedule.row_groups import DECODES_WAITED, RowGroups
 from prepserver.schedule.twice import TWICE_S
 from tests.support.consistency import validate
@@ -20,19 +20,19 @@ N = 48
 ROW_NS, DECODE_NS = 1_000, 10_000_000
 
 
-def scheduler(workers: int = 2, rows: int = 24, group: int = 8, kept: int = N, chunk: int = 4) -> ByHand:
+def scheduler(workers: int = 2, rows: int = 24, group: int = 8, kept: int = N, chunk: int = 4, n: int = N) -> ByHand:
     """A stream that reads along groups of 8 rows in chunks of 4, and a job on it; nothing is decoded yet."""
     s = ByHand(chunk)
-    order = make_order("none", N, 0)
-    s.add_stream(1, "key", "source", N, order.next_start, 0)
+    order = make_order("none", n, 0)
+    s.add_stream(1, "key", "source", n, order.next_start, 0)
     stream = s.streams[1]
-    stream.groups = RowGroups(order.indices, range(group, N + 1, group), kept)
+    stream.groups = RowGroups(order.indices, range(group, n + 1, group), kept)
     stream.groups.decoded(DECODE_NS)
     s.add_lane(1, Lane(10, ("digest", 0), rows, 0))
     stream._pace = (10,), ROW_NS
     for worker in range(1, workers + 1):
         s.up(worker)
-    s.add_cursor(1, Cursor(5, 10, 5, BatchLine(N, BatchShape(4), 0, 0), 1000, 0, 0, present=False))
+    s.add_cursor(1, Cursor(5, 10, 5, BatchLine(n, BatchShape(4), 0, 0), 1000, 0, 0, present=False))
     return s
 
 
@@ -41,11 +41,11 @@ def submits(actions: list[Action]) -> list[tuple[int, int]]:
     return [(a.worker, a.fill.position) for a in actions if isinstance(a, Submit)]
 
 
-def aside(s: ByHand) -> list[int]:
-    """Where the chunks begin that wait for a worker."""
+def aside(s: ByHand) -> list[tuple[int, int]]:
+    """(position, count) of what waits for a worker."""
     groups = s.streams[1].groups
     assert groups is not None
-    return [position for chunks in groups.aside.values() for position in chunks]
+    return [(chunk.position, chunk.count) for chunks in groups.aside.values() for chunk in chunks]
 
 
 def made(s: ByHand, worker: int, wall_ns: int = 0) -> list[tuple[int, int]]:
@@ -61,7 +61,7 @@ def test_each_worker_gets_the_chunks_of_its_own_groups() -> None:
     # the next group belongs to whoever is the first to be free
     assert made(s, 2) == [(2, 16)]
     assert made(s, 1) == []  # the other chunk of that group waits for its worker
-    assert aside(s) == [20]
+    assert aside(s) == [(20, 4)]
     assert made(s, 2) == [(2, 20)]
 
 
@@ -69,6 +69,44 @@ def test_a_chunk_ends_where_its_row_group_does() -> None:
     s = scheduler(group=3)
     s.present(5)
     assert [task.chunk.count for task in s.workers.tasks.values()] == [3, 3, 3, 3]
+
+
+def test_rows_that_wait_are_cut_when_a_worker_gets_them() -> None:
+    """One worker idles while the other one makes the first chunk, which has one row: all others have more."""
+    n = 8192
+    s = scheduler(rows=4096, group=4096, kept=n, chunk=16, n=n)
+    stream = s.streams[1]
+    stream._pace = None
+    actions = s.present(5)
+    fills = []
+    for action in actions:  # which grows
+        if isinstance(action, Submit):
+            fills.append(action.fill)
+            decodes = s.workers.tasks[action.fill.task].decodes
+            took = Took(ROW_NS * action.fill.count + DECODE_NS * decodes)
+            actions += s.made(action.worker, action.fill.task, took=took)
+            validate(s)
+        elif isinstance(action, Announce) and action.upto < n:
+            actions += s.release(5, action.upto)
+    made = sorted((fill.position, fill.count) for fill in fills)
+    ends = [position + count for position, count in made]
+    assert [position for position, _ in made] == [0, *ends[:-1]]
+    assert ends[-1] >= n
+    assert len(made) < 200
+
+
+def test_rows_that_wait_are_in_the_window() -> None:
+    s = scheduler(workers=0, rows=8)
+    stream = s.streams[1]
+    assert stream.groups is not None
+    s.add_cursor(1, Cursor(6, 10, 6, BatchLine(N, BatchShape(2), 0, 6), 1000, 6, 6, present=False))
+    chunk = stream.next_chunk(2, 2, lambda position: True)
+    assert chunk == Chunk(0, 8, (10,))  # as long as possible: it waits
+    stream.groups.put_back(stream.split(chunk, 4))
+    stream.chunks.made(0)
+    assert (aside(s), stream.watermark) == ([(4, 4)], 4)
+    s.left(5)
+    assert (stream.low, stream.floor, stream.limit) == (6, 4, 12)
 
 
 def test_a_worker_that_would_idle_for_long_decodes_a_group_again() -> None:
@@ -84,7 +122,7 @@ def test_a_worker_that_would_idle_for_long_decodes_a_group_again() -> None:
 def test_nobody_waits_for_a_worker_that_gets_no_more(how: str) -> None:
     s = scheduler(rows=12, chunk=2)
     assert submits(s.present(5)) == [(1, 0), (2, 8), (1, 2), (2, 10)]
-    assert aside(s) == [4, 6]
+    assert aside(s) == [(4, 4)]
     assert made(s, 2) == []
     match how:
         case "dies":
@@ -134,7 +172,7 @@ def test_a_chunk_set_aside_that_nobody_needs_is_not_made() -> None:
     s.present(5)
     stream = s.streams[1]
     assert stream.groups is not None
-    assert aside(s) == [4, 6]
+    assert aside(s) == [(4, 4)]
     s.add_cursor(1, Cursor(6, 10, 6, BatchLine(N, BatchShape(4), 0, 40), 1000, 40, 40, present=False))
     s.left(5)
     assert aside(s) == []
