@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from prepserver.pipeline.sources import SourceSpec, source_from_wire
 from prepserver.pipeline.spec import FILE
 from prepserver.plugins import PluginError
 from prepserver.protocol.messages import Shuffle
+from prepserver.seeding import kept
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.cache import discard
 from prepserver.source.container import BrokenContainerError
@@ -147,7 +148,8 @@ def remake(rows: Rows, pipeline: Pipeline, position: int, quarantined: AbstractS
 
 
 def _fill(stream: Stream, lane: Lane, position: int, count: int) -> list[BadRow]:
-    return fill(stream, [lane], position, count, lambda _position, _index: None).bad
+    with kept() if plugins.loaded() else nullcontext():  # once, not around each call of a plug-in
+        return fill(stream, [lane], position, count, lambda _position, _index: None).bad
 
 
 def _listings() -> Path:

@@ -272,13 +272,9 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
         case Bytes():
             shown = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
         case Label() | Scalar():
-            number = as_array(value)
-            whole, wanted = number.dtype.kind in "biu", kind.stored()[1]
-            fits = number.size == 1 and (whole or (wanted.startswith("float") and number.dtype.kind == "f"))
-            with np.errstate(over="ignore"):
-                shown = number.reshape(()).astype(wanted) if fits else None
-            if shown is not None and whole and not (np.isfinite(shown) and int(shown) == int(number.reshape(()))):
-                shown = None
+            number, wanted = as_array(value), kind.stored()[1]
+            if number.size == 1:  # of the dtype, it needs no check
+                shown = number.reshape(()).astype(wanted) if number.dtype == wanted else _number(number, wanted)
         case Array(shape, dtype):
             shown = _array(value, shape, dtype)
         case Boxes(count=count) | PerBox(count=count) | Keypoints(count=count):
@@ -308,6 +304,15 @@ def _remedy(value: Any, kind: Kind) -> str:
     return f": add {cast}" + (f", or declare {given.name}" if other else "")
 
 
+def _number(number: np.ndarray[Any, Any], wanted: str) -> np.ndarray[Any, Any] | None:
+    whole = number.dtype.kind in "biu"
+    if not (whole or (wanted.startswith("float") and number.dtype.kind == "f")):
+        return None
+    with np.errstate(over="ignore"):
+        shown: np.ndarray[Any, Any] = number.reshape(()).astype(wanted)
+    return shown if not whole or (np.isfinite(shown) and int(shown) == int(number.reshape(()))) else None
+
+
 def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[Any, Any] | None:
     array = as_array(value)
     floats = dtype.startswith("float") or not array.size
@@ -317,7 +322,9 @@ def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[
         fit = np.isfinite(cast) == np.isfinite(array) if floats else cast == array
         array = cast if fit.all() else array
     fits = array.dtype == dtype and shape in (None, array.shape)
-    return np.require(array, requirements=("C", "W")) if fits else None
+    if not fits:
+        return None
+    return array if array.flags.c_contiguous and array.flags.writeable else array.copy("C")
 
 
 def _listed(value: Any, count: int | None, inner: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any] | None:

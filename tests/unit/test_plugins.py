@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 import json
@@ -15,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image as Picture
 
+from prepclient import PrepClient
 from prepserver import plugins
 from prepserver.pipeline import kinds
 from prepserver.pipeline.ops import PluginOp
@@ -28,7 +32,7 @@ from prepserver.source.readers.plugin import PluginSource
 from prepserver.transform.decode import Encoded
 from prepserver.transform.kinds.mask import MaskFollower
 from prepserver.transform.moves import COLUMNS, Mirror
-from prepserver.transform.ops.plugin_op import PluginOpStage
+from prepserver.transform.ops.plugin_op import PluginOpStage, _generator
 from prepserver.transform.stage import Draws
 
 
@@ -400,6 +404,64 @@ def test_global_generators_give_an_op_what_its_own_gives(module: Callable[[str, 
         assert made(5) == made(5) != made(6)
         assert len(set(made(5))) == 3
     assert random.getstate() == state
+
+
+@given(st.integers(0, 2**128 - 1))
+def test_a_generator_is_that_of_philox_with_the_key(key: int) -> None:
+    made, numpys = (np.random.Generator(each) for each in (_generator(key).bit_generator, np.random.Philox(key=key)))
+    assert repr(made.bit_generator.state) == repr(numpys.bit_generator.state)
+    assert np.array_equal(made.integers(2**40, size=9), numpys.integers(2**40, size=9))
+    assert len({each.normal() for each in (copy.deepcopy(made), made, numpys)}) == 1
+    for each in (made, numpys):
+        with pytest.raises(TypeError, match="does not implement spawning"):
+            each.spawn(1)
+
+
+def test_global_generators_are_seeded_by_sample_alone(
+    module: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever other plug-ins have drawn before; and those of this process are as they were, also after an error."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    module(
+        "draws_much",
+        "import random, numpy, torch\n"
+        "def three(): return [random.random(), numpy.random.rand(), torch.rand(()).item()]\n"
+        "class Data:\n    def __len__(self): return 4\n"
+        "    def __getitem__(self, i): return {'x': numpy.array(three()), 'y': numpy.zeros(3)}\n"
+        "def drawn(y, rng, bad=-1):\n"
+        "    numpy.random.normal(), torch.randn(3), random.gauss(0, 1)\n"
+        "    if random.random() < bad: raise ValueError\n"
+        "    return rng.random(3)\n"
+        "prepserver_ops = {'drawn': drawn}\nprepserver_sources = {'data': Data}",
+    )
+    source = Plugin("data", columns={name: kinds.Array((3,), "float64") for name in "xy"})
+
+    def states() -> str:
+        every = random.getstate(), np.random.get_state(), torch.get_rng_state().tolist()
+        with np.printoptions(threshold=10_000):
+            return repr(every)
+
+    def rows(*ops: PluginOp, shuffle: bool = False) -> list[Any]:
+        with PrepClient(
+            source, ops, batch_size=2, inline=True, shuffle=shuffle, plugins="draws_much", fields="dict"
+        ) as client:
+            batches = list(client)
+        columns = [torch.cat([batch[name] for batch in batches]).tolist() for name in ("index", "x", "y")]
+        return sorted(zip(*columns, strict=True))
+
+    np.random.normal()  # half of a pair is kept for the next call
+    before = states()
+    alone = rows()
+    for index, x, _ in alone:
+        draws = [random.Random(index).random(), np.random.RandomState(index).rand()]
+        assert x == [*draws, torch.rand((), generator=torch.Generator().manual_seed(index)).item()]
+    once, twice = rows(PluginOp("drawn", column="y")), rows(*[PluginOp("drawn", column="y")] * 2, shuffle=True)
+    assert [row[:2] for row in alone] == [row[:2] for row in once] == [row[:2] for row in twice]
+    first = Draws(SampleKey(0, 0, 0), 1, 0).key()
+    assert once[0][2] == np.random.Generator(np.random.Philox(key=first)).random(3).tolist()
+    with pytest.raises(Exception, match="ValueError"):
+        rows(PluginOp("drawn", column="y", bad=2.0))
+    assert states() == before
 
 
 def test_listings_hang_on_code_parameters_and_length(module: Callable[[str, str], None], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from prepserver import plugins
 from prepserver.pipeline.kinds import Image
@@ -97,5 +98,15 @@ def _own(value: Any) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
+class _Key(ISeedSequence):
+    """The key of a generator of Philox. As ``Philox(key=...)``, which first asks the system for random bytes."""
+
+    def __init__(self, key: int) -> None:
+        self._words = np.frombuffer(key.to_bytes(16, "little"), np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        return self._words
+
+
 def _generator(key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=key))
+    return np.random.Generator(np.random.Philox(_Key(key)))  # type: ignore[arg-type]
