@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.arrayfile import BadArrayError, npy_header
-from prepserver.pipeline.kinds import Array, Json, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import ITEM_BYTES, Array, Json, Kind, Label, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
 _LABELS = 1 << 63
 _EXACT = 1 << 53  # floats below it are the integers that they stand for
+_IN_JSON = Array, Tokens, Json  # kinds whose cells are JSON; in each call, `|` would take 0.3 us
 _NPY = b"\x93NUMPY"
 _MISSING = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
@@ -45,12 +46,22 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
         raise _wrong(column, kind, given)
     if given is None and isinstance(kind, Scalar) and kind.missing is not None:
         return np.dtype(kind.dtype).type(kind.missing)
-    return _numbers(column, kind, given)
+    found = _number_of(kind, given)
+    return _numbers(column, kind, given) if found is None else found
+
+
+def _number_of(kind: Kind, given: Any) -> Any:
+    """Return what `_numbers` would, which takes 10 us for each; None if only that can tell."""
+    if isinstance(kind, Scalar) and (sure := _SURE.get((kind.dtype, type(given)))) is not None:
+        dtype, low, high = sure
+        if low <= given <= high and (dtype.kind == "f" or not given % 1):
+            return np.array(given, dtype)
+    elif type(given) is int and isinstance(kind, Label) and 0 <= given < _LABELS:
+        return np.int64(given)
+    return None
 
 
 def _numbers(column: str, kind: Kind, given: Any) -> Any:
-    if type(given) is int and isinstance(kind, Label) and 0 <= given < _LABELS:  # most are: numpy takes 20 us
-        return np.int64(given)
     dtype = np.dtype("int64" if isinstance(kind, Label | Tokens) else kind.dtype)  # type: ignore[attr-defined]
     try:
         array = np.asarray(given)
@@ -78,6 +89,22 @@ def _numbers(column: str, kind: Kind, given: Any) -> Any:
     return value
 
 
+def _sure(dtype: np.dtype[Any], given: type) -> tuple[np.dtype[Any], float, float]:
+    low: float = 0
+    high: float = 1
+    if dtype.kind == "f":
+        low, high = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    elif dtype.kind != "b":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if (given is float) is not (dtype.kind == "f"):
+        low, high = max(low, 1 - _EXACT), min(high, _EXACT - 1)
+    return dtype, low, high
+
+
+_SURE = {(name, given): _sure(np.dtype(name), given) for name in ITEM_BYTES for given in (int, float, bool)}
+"""By the dtype of a `Scalar` and the type of a number: the range whose whole numbers, or floats, surely fit."""
+
+
 def parsed(column: str, kind: Kind, cell: str) -> Any:
     """Return the value of a cell: text, a number, or JSON; raises `SampleError` if it is not of the kind."""
     if isinstance(kind, Text) and not isinstance(kind, Json):
@@ -86,7 +113,7 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
     try:
         if kind.may_be_missing and cell.strip() in _MISSING:
             given = None
-        elif isinstance(kind, Array | Tokens | Json):
+        elif isinstance(kind, _IN_JSON):
             given = json.loads(cell)
         elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
             raise ValueError
