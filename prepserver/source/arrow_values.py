@@ -10,7 +10,7 @@ import numpy.typing as npt
 from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.source.errors import SampleError
 from prepserver.source.samples import MAX_ENCODED_BYTES
-from prepserver.source.values import REPLACES, value_of
+from prepserver.source.values import EXACT, REPLACES, value_of
 
 
 class Values:
@@ -105,7 +105,7 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         values = numbers.astype(dtype, copy=False)
     if values.dtype != numbers.dtype:
-        good &= (values == numbers) if dtype.kind in "biu" else np.isfinite(values) | ~np.isfinite(numbers)
+        good &= _fit(numbers, values)
     if isinstance(kind, Label):
         good &= values >= 0
     if isinstance(kind, Scalar) and kind.missing is not None and not is_valid.all():
@@ -113,6 +113,14 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         good |= ~is_valid
     values = values.reshape(len(array), *shape)
     return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
+
+
+def _fit(numbers: npt.NDArray[Any], values: npt.NDArray[Any]) -> Any:
+    """Say which numbers a row may hold as these values of another dtype; as `value_of` does of each."""
+    if values.dtype.kind == "f":
+        return np.isfinite(values) | ~np.isfinite(numbers)
+    same = values == numbers
+    return same & (np.abs(numbers, dtype=np.float64) < EXACT) if numbers.dtype.kind == "f" else same
 
 
 def _lists(tensors: Any) -> Any:

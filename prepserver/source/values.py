@@ -15,7 +15,7 @@ from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
 _LABELS = 1 << 63
-_EXACT = 1 << 53  # floats below it are the integers that they stand for
+EXACT = 1 << 53  # floats below it are the integers that they stand for
 _IN_JSON = Array, Tokens, Json  # kinds whose cells are JSON; in each call, `|` would take 0.3 us
 _NPY = b"\x93NUMPY"
 _MISSING = frozenset(
@@ -83,7 +83,7 @@ def _numbers(column: str, kind: Kind, given: Any) -> Any:
     same = dtype.kind == "f" or bool(np.all(value == array))
     if dtype.kind != "f" and array.dtype.kind == "f":
         # A float of 2**53 or more may stand for another integer, perhaps of the same list.
-        same = same and bool(np.all(np.abs(array.astype(np.float64)) < _EXACT))
+        same = same and bool(np.all(np.abs(array.astype(np.float64)) < EXACT))
     if not (fits and same) or (isinstance(kind, Label) and value < 0):
         raise _wrong(column, kind, given)
     return value
@@ -97,7 +97,7 @@ def _sure(dtype: np.dtype[Any], given: type) -> tuple[np.dtype[Any], float, floa
     elif dtype.kind != "b":
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     if (given is float) is not (dtype.kind == "f"):
-        low, high = max(low, 1 - _EXACT), min(high, _EXACT - 1)
+        low, high = max(low, 1 - EXACT), min(high, EXACT - 1)
     return dtype, low, high
 
 

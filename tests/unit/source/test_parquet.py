@@ -138,6 +138,9 @@ def test_what_json_cannot_hold_is_refused(values: pa.Array, tmp_path: Path) -> N
         (Label(), pa.array([-1, 1]), "its x is -1, and must be the number of a class"),
         (Label(), pa.array([0.5, 1.0]), "its x is 0.5, and must be the number of a class"),
         (Label(), pa.array([float("nan"), 1.0]), "its x is nan, and must be the number of a class"),
+        (Label(), pa.array([2.0**53, 2.0**53 - 1]), "its x is 9007199254740992.0, and must be the number of a class"),
+        (Scalar("uint64"), pa.array([2.0**63, 4.0]), "its x is 9.22.*e.18, and must be a number of type uint64"),
+        (Scalar("int64"), pa.array([-(2.0**53), 4.0], pa.float32()), "its x is -9007199254740992.0, and must be"),
         (Image(), pa.array([b"", b"a"]), "its x is empty"),
         (Text(), pa.array([None, "a"]), "its x is null"),
         (Array((2,)), pa.array([[1.0], [1.0, 2.0]]), "its x is .*, and must be numbers of type float32 in the shape"),
@@ -181,6 +184,13 @@ def test_numbers_are_read_in_blocks_of_any_order(tmp_path: Path) -> None:
         with pytest.raises(SampleError):
             source.read_block(indices, {"x": np.zeros(len(indices), np.uint8)})
     assert source.read_block([3, 0], {"x": np.zeros(2, np.uint8)})
+    source = one(tmp_path, Scalar("int64"), pa.array([4, 2**53 - 8, 2**53], pa.float64()))
+    with pytest.raises(SampleError):
+        source.read_block([1, 2], {"x": np.zeros(2, np.int64)})
+    assert source.read_block([0, 1], {"x": (into_x := np.zeros(2, np.int64))})
+    assert into_x.tolist() == [4, 2**53 - 8]
+    source = one(tmp_path, Scalar("int8"), pa.array(np.array([4, 60000], np.float16)))
+    assert source.read_block([0], {"x": np.zeros(1, np.int8)})
     source = one(tmp_path, Text(), pa.array(["a"]))
     assert not source.read_block([0], {})
 
