@@ -19,6 +19,7 @@ class Values:
     def __init__(self, column: str, kind: Kind, array: Any) -> None:
         self._column, self._kind, self._array = column, kind, array
         self.nbytes = int(array.nbytes)
+        self._is_flat = isinstance(kind, Array | Tokens) and not hasattr(array.type.value_type, "value_type")
 
     def value(self, row: int) -> Any:
         """Return the value of a row; raises `SampleError` if it has none, or it is not of the kind."""
@@ -43,10 +44,6 @@ class Values:
         except UnicodeDecodeError as error:
             raise SampleError(f"byte {error.start} of its {self._column} is not UTF-8") from None
         return value_of(self._column, self._kind, given)
-
-    @property
-    def _is_flat(self) -> bool:
-        return isinstance(self._kind, Array | Tokens) and not hasattr(self._array.type.value_type, "value_type")
 
     def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
         """Write the values of `rows` to the places `here` of `target`; False if one is bad (`value` then says why)."""
@@ -80,13 +77,24 @@ class _Numbers(Values):
         return True
 
 
+class _Lists(Values):
+    """Lists of numbers, of any length and without nulls, whose numbers surely are of the kind's type."""
+
+    def __init__(self, column: str, kind: Kind, array: Any, numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+        super().__init__(column, kind, array)
+        self._numbers, self._dtype, self._offsets = numbers, dtype, array.offsets.to_numpy()
+
+    def value(self, row: int) -> Any:
+        return self._numbers[self._offsets[row] : self._offsets[row + 1]].astype(self._dtype)
+
+
 def values_of(column: str, kind: Kind, array: Any) -> Values:
     """Return the values of a column, in an array of numpy if all are numbers of one shape."""
     if hasattr(array, "storage"):
         array = _lists(array)
     shape = kind.shape if isinstance(kind, Array) else ()
     if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
-        return Values(column, kind, array)
+        return _of_any_size(column, kind, array)
     flat = array
     for side in shape:
         is_list = hasattr(flat, "value_lengths") and not flat.null_count
@@ -113,6 +121,15 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         good |= ~is_valid
     values = values.reshape(len(array), *shape)
     return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
+
+
+def _of_any_size(column: str, kind: Kind, array: Any) -> Values:
+    is_list = isinstance(kind, Array | Tokens) and str(array.type).startswith(("list<", "large_list<"))
+    if is_list and str(array.type.value_type).startswith(("int", "uint", "float", "double")):
+        flat, dtype = array.values, np.dtype("int64" if isinstance(kind, Tokens) else kind.dtype)  # type: ignore[attr-defined]
+        if not (array.null_count or flat.null_count) and np.can_cast((numbers := flat.to_numpy()).dtype, dtype):
+            return _Lists(column, kind, array, numbers, dtype)
+    return Values(column, kind, array)
 
 
 def _fit(numbers: npt.NDArray[Any], values: npt.NDArray[Any]) -> Any:

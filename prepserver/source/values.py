@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ def _numbers(column: str, kind: Kind, given: Any) -> Any:
             array = array.astype(dtype)
         if array.dtype.kind not in "biuf":
             raise ValueError
-        with np.errstate(over="raise", invalid="ignore"):  # what is no integer is found below
+        is_safe = np.can_cast(array.dtype, dtype)  # as of most, so that nothing is left to check, which takes 10 us
+        # What is no integer is found below.
+        with nullcontext() if is_safe else np.errstate(over="raise", invalid="ignore"):
             value = array.astype(dtype)
     except (ValueError, OverflowError, FloatingPointError):
         raise _wrong(column, kind, given) from None
@@ -80,7 +83,7 @@ def _numbers(column: str, kind: Kind, given: Any) -> Any:
             fits = shape in (None, value.shape)
         case _:
             fits = value.ndim == 1
-    same = dtype.kind == "f" or bool(np.all(value == array))
+    same = is_safe or dtype.kind == "f" or bool(np.all(value == array))
     if dtype.kind != "f" and array.dtype.kind == "f":
         # A float of 2**53 or more may stand for another integer, perhaps of the same list.
         same = same and bool(np.all(np.abs(array.astype(np.float64)) < EXACT))

@@ -7,15 +7,18 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.pipeline import kinds
 from prepserver.source import values
+from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.errors import SampleError
 from prepserver.source.values import parsed, value_of
 
+LISTS = [kinds.Tokens(), *(kinds.Array(shape, dtype) for shape in (None, (2,)) for dtype in kinds.ITEM_BYTES)]
 KINDS = [kinds.Label(), *map(kinds.Scalar, kinds.ITEM_BYTES), kinds.Scalar("int16", missing=7)]
 
 EDGES = [0, 1, *(2**bits for bits in (7, 8, 11, 15, 16, 24, 31, 32, 53, 63, 64, 65))]
@@ -50,6 +53,35 @@ def test_the_short_way_gives_what_the_long_one_gives(kind: kinds.Kind, number: A
     short = made(value_of, kind, number), made(parsed, kind, cell)
     with mock.patch.dict(values._SURE, clear=True):
         assert short == (made(value_of, kind, number), made(parsed, kind, cell))
+
+
+@given(st.sampled_from(LISTS), st.lists(NUMBERS, max_size=3), st.booleans(), st.sampled_from([*kinds.ITEM_BYTES]))
+def test_lists_whose_type_fits_need_no_check(kind: kinds.Kind, numbers: list[Any], nested: bool, dtype: str) -> None:
+    with np.errstate(all="ignore"):
+        array = np.array(numbers, np.float64).astype(dtype)
+    for cell in (numbers, array, array.reshape(-1, 1) if nested else array.astype(array.dtype.newbyteorder())):
+        short = made(value_of, kind, cell)
+        with mock.patch.object(np, "can_cast", return_value=False):
+            assert short == made(value_of, kind, cell)
+
+
+@given(
+    st.sampled_from([kinds.Tokens(), *(kinds.Array(None, dtype) for dtype in ("int16", "float16", "float64"))]),
+    st.lists(st.lists(st.integers(-100, 200)), min_size=3),
+    st.sampled_from(["int8", "int16", "int64", "uint8", "uint64", "float32", "bool_"]),
+    st.sampled_from([pa.list_, pa.large_list]),
+    st.booleans(),
+)
+def test_lists_of_arrow_are_cut_from_one_array(
+    kind: kinds.Kind, rows: list[list[int]], dtype: str, form: Any, null: bool
+) -> None:
+    numbers = [np.array(row, np.int64).astype(dtype).tolist() for row in rows]
+    array = pa.array([*numbers, *[None] * null, numbers[0]], form(getattr(pa, dtype)())).slice(1)
+    cut, each = values_of("it", kind, array), Values("it", kind, array)
+    assert cut.nbytes == each.nbytes
+    for row in range(len(array)):
+        shown = [made(lambda *_, by=by, row=row: by.value(row), kind, None) for by in (cut, each)]
+        assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize(
