@@ -307,7 +307,7 @@ def test_what_is_not_loaded_is_refused_by_name(owned: Server) -> None:
         ):
             len(client)
     assert {each["name"] for each in owned.status()["plugins"]} == {
-        *("noise", "halved", "spelled", "odd", "slow", "shaken", "joint", "strays"), "numbers", "pairs",
+        *("noise", "halved", "spelled", "odd", "slow", "shaken", "joint", "joint_block", "strays"), "numbers", "pairs",
     }  # fmt: skip
 
 

@@ -27,8 +27,8 @@ class PluginOp(PluginSpec, Op):
 
     With ``block=True`` they call it as ``function(block, rngs, **params)`` for several samples of a chunk at once: an
     array whose first axis is the sample (a list, where values differ in shape or dtype), and a list with the generator
-    of each. It returns as many values. The size of a block is arbitrary: what the function returns
-    for one sample must not depend on the others.
+    of each. It returns as many values. Of several columns it gets a dict of such blocks, and returns one. The size of a
+    block is arbitrary: what the function returns for one sample must not depend on the others.
 
     Attributes:
         name: Name of the plug-in.
@@ -37,7 +37,7 @@ class PluginOp(PluginSpec, Op):
         returns: Kind of the returned value, such as ``kinds.Image(size=(64, 64))``; None for the same shape and dtype
             as its input. An image without a size keeps its size. A map of names to kinds for columns that take the
             place of `column`.
-        block: Whether the function takes blocks. It needs one `column`, and samples without images.
+        block: Whether the function takes blocks. It needs a `column`, and samples without images.
         code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
     """
 
@@ -61,8 +61,8 @@ class PluginOp(PluginSpec, Op):
         self.column = _column(column)
         self.returns = _returns(returns)
         self.block = checks.flag("block", block)
-        if block and (column is None or self.together):
-            raise SpecError("block", block, "is for one column that is no image: name it by column=")
+        if block and column is None:
+            raise SpecError("block", block, "is for columns that are no images: name them by column=")
         if isinstance(self.returns, tuple) and column is None:
             raise SpecError("column", column, "must name the columns from which the function makes others")
         if isinstance(self.column, tuple) and isinstance(self.returns, Kind):
@@ -81,8 +81,12 @@ class PluginOp(PluginSpec, Op):
         Raises:
             SpecError: There is no such column, or it cannot become the declared kind.
         """
-        if self.together:
-            return self._made_together(columns)
+        made = self._made_together(columns) if self.together else self._made_alone(columns)
+        if self.block and any(kind.is_spatial for kind in columns.values()):
+            raise SpecError("block", self.block, "needs samples without images: rows of images are made one by one")
+        return made
+
+    def _made_alone(self, columns: Columns) -> Columns:
         named = (
             [self.column]
             if isinstance(self.column, str)
@@ -91,8 +95,6 @@ class PluginOp(PluginSpec, Op):
         if not named or not columns.keys() - {INDEX} >= set(named):
             there = ", ".join(name for name in columns if name != INDEX)
             raise SpecError("column", self.column, f"is no column here, or there is no image; there are: {there}")
-        if self.block and any(kind.is_spatial for kind in columns.values()):
-            raise SpecError("block", self.block, "needs samples without images: rows of images are made one by one")
         changed = {name: self._returned(columns[name]) for name in named}
         beside = [name for name, kind in columns.items() if isinstance(kind, Spatial) and name not in changed]
         if beside and any(_size(kind) != _size(columns[name]) for name, kind in changed.items()):

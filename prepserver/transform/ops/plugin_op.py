@@ -42,10 +42,7 @@ class PluginOpStage(Stage[PluginOp]):
     def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         if self._op.together:
             given = {name: _own(values[name]) for name in self._op.together}
-            returned = self._called(given, draws.key())
-            if not isinstance(returned, Mapping) or {*returned} != {*self.makes}:
-                got = f"a dict of {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else "no dict"
-                raise plugins.PluginError(f"{self._what} declares a dict of {', '.join(self.makes)} and gives {got}")
+            returned = self._columns(self._called(given, draws.key()))
             for name in self.makes:
                 values[name] = plugins.conform(f"{self._what}, {name},", returned[name], after[name])
             return
@@ -56,18 +53,29 @@ class PluginOpStage(Stage[PluginOp]):
         if not self.takes_blocks:
             super().make_block(block, after, draws)
             return
-        (column,) = self.makes
-        given: Any = [_own(values[column]) for values in block]
-        # Of one dtype, too: numpy would make one of several, which one sample must not learn of another.
-        forms = {(getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in given}
-        if len(forms) == 1 and not isinstance(given[0], str | bytes):
-            given = np.stack(given)
-        returned = self._called(given, [draw.key() for draw in draws])
-        if not hasattr(returned, "__len__") or len(returned) != len(block):
-            what = plugins.described(returned)
-            raise plugins.PluginError(f"{self._what} got a block of {len(block)} values and gives {what}")
-        for values, value in zip(block, returned, strict=True):
-            values[column] = plugins.conform(self._what, value, after[column])
+        given: Any = {
+            name: _stacked([_own(values[name]) for values in block]) for name in self._op.together or self.makes
+        }
+        keys = [draw.key() for draw in draws]
+        if self._op.together:
+            returned = self._columns(self._called(given, keys))
+        else:
+            (column,) = self.makes
+            returned = {column: self._called(given[column], keys)}
+        for name in self.makes:
+            what = f"{self._what}, {name}," if self._op.together else self._what
+            found = returned[name]
+            if not hasattr(found, "__len__") or len(found) != len(block):
+                shown = plugins.described(found)
+                raise plugins.PluginError(f"{what} got a block of {len(block)} values and gives {shown}")
+            for values, value in zip(block, found, strict=True):
+                values[name] = plugins.conform(what, value, after[name])
+
+    def _columns(self, returned: Any) -> Mapping[str, Any]:
+        if not isinstance(returned, Mapping) or {*returned} != {*self.makes}:
+            got = f"a dict of {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else "no dict"
+            raise plugins.PluginError(f"{self._what} declares a dict of {', '.join(self.makes)} and gives {got}")
+        return returned
 
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
@@ -96,6 +104,13 @@ class PluginOpStage(Stage[PluginOp]):
 def _own(value: Any) -> Any:
     """Return a copy of an array, because the function may write to it."""
     return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _stacked(given: list[Any]) -> Any:
+    """Return the values of a block as one array, if they are of one shape."""
+    # Of one dtype, too: numpy would make one of several, which one sample must not learn of another.
+    forms = {(getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in given}
+    return np.stack(given) if len(forms) == 1 and not isinstance(given[0], str | bytes) else given
 
 
 class _Key(ISeedSequence):

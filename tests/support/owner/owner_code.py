@@ -56,6 +56,13 @@ def joint(values: dict[str, Any], rng: np.random.Generator, how: str = "") -> An
     return None if how == "nothing" else values
 
 
+def joint_block(block: dict[str, Any], rngs: list[np.random.Generator], how: str = "") -> Any:
+    """As `joint`, for a block of samples."""
+    assert {len(values) for values in block.values()} == {len(rngs)}
+    rows = [joint({name: values[k] for name, values in block.items()}, rng) for k, rng in enumerate(rngs)]
+    return {name: [row[name] for row in rows[how == "short" :]] for name in rows[0]}
+
+
 def misbehave(how: str, value: Any) -> Any:
     """What code of one's own may do."""
     match how:
@@ -140,6 +147,6 @@ def shaken(block: Any, rngs: list[np.random.Generator], how: str = "", at: int =
 
 prepserver_ops = {
     "noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow, "shaken": shaken,
-    "joint": joint,
+    "joint": joint, "joint_block": joint_block,
 }  # fmt: skip
 prepserver_sources = {"numbers": Numbers, "pairs": pairs, "strays": strays}

@@ -204,7 +204,6 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: PluginOp("x", column=["a", "a"]), "names a column twice"),
         (lambda: PluginOp("x", column=["a", "b"], returns=kinds.Label()), "must be a map of names to kinds"),
         (lambda: PluginOp("x", returns={"a": kinds.Label()}), "must name the columns from which the function makes"),
-        (lambda: PluginOp("x", column=["a", "b"], block=True), "is for one column that is no image"),
         (lambda: PluginOp("x", column="a", returns={"a": 3}), "must be one of the kinds"),
         (lambda: PluginOp("x", returns=kinds.BoxCount()), "must be one of the kinds"),
         (lambda: PluginOp("x", returns=kinds.Image), "must be one of the kinds"),  # type: ignore[arg-type]
@@ -289,7 +288,10 @@ def test_an_array_of_any_shape_can_be_declared() -> None:
 
 
 def test_blocks_are_for_samples_without_images() -> None:
-    with pytest.raises(SpecError, match="name it by column="):
+    with pytest.raises(SpecError, match="name them by column="):
         PluginOp("x", block=True)
-    with pytest.raises(SpecError, match="samples without images"):
-        after(PluginOp("x", column="text", returns=kinds.Label(), block=True))
+    for column, returns in (("text", kinds.Label()), (["text", "label"], None)):
+        with pytest.raises(SpecError, match="samples without images"):
+            after(PluginOp("x", column=column, returns=returns, block=True))
+    op = PluginOp("x", column=["a", "b"], block=True)
+    assert op.after({"a": kinds.Text(), "b": kinds.Label()}) == {"a": kinds.Text(), "b": kinds.Label()}

@@ -133,10 +133,12 @@ def test_a_function_that_gives_too_few_values_is_named() -> None:
         fill(stream_of(Texts()), [lane.lane], 0, 8, nothing)
 
 
-def test_several_columns_are_made_with_one_draw() -> None:
+@pytest.mark.parametrize(("name", "is_block"), [("joint", False), ("joint_block", True)])
+def test_several_columns_are_made_with_one_draw(name: str, is_block: bool) -> None:
     columns = {"text": kinds.Text(), "x": kinds.Array((3,), "int64"), "y": kinds.Array((3,), "int64")}
     made = {"x": columns["x"], "y": columns["y"], "length": kinds.Label(), "half": kinds.Array((1,))}
-    pipeline = Pipeline.from_ops([PluginOp("joint", column=list(columns), returns=made)], columns=columns)
+    op = PluginOp(name, column=list(columns), returns=made, block=is_block)
+    pipeline = Pipeline.from_ops([op], columns=columns)
 
     class Pairs(Texts):
         def read(self, index: int) -> Record:
@@ -163,10 +165,24 @@ def test_columns_that_a_function_leaves_out_are_named(how: str, said: str) -> No
         stage.make({"x": np.arange(3)}, {"x": NUMBERS["x"]}, Draws(SampleKey(0, 0, 0), 1))
 
 
+def test_blocks_of_several_columns_give_what_single_samples_give() -> None:
+    names = ["x", "label"]
+    one, block = (
+        Pipeline.from_ops([PluginOp(name, column=names, block=name == "joint_block")], columns=NUMBERS)
+        for name in ("joint", "joint_block")
+    )
+    stream = stream_of(Texts(frozenset({3})))
+    assert filled(block, stream, 7, [9, 20]) == filled(one, stream, 7, [9, 20])
+    stage = stage_of(PluginOp("joint_block", column=names, block=True, how="short"), 1)
+    with pytest.raises(plugins.PluginError, match="'joint_block', x, got a block of 1 values and gives list of shape"):
+        stage.make_block([{"x": np.arange(3), "label": 1}], NUMBERS, [Draws(SampleKey(0, 0, 0), 1)])
+
+
 def test_blocks_are_for_columns_without_images() -> None:
     for columns, column, why in (
-        (COLUMNS, None, "is for one column"),
+        (COLUMNS, None, "is for columns that are no images"),
         (images(), "label", "needs samples without images"),
+        (images(), ["label"], "needs samples without images"),
     ):
         with pytest.raises(SpecError, match=f"block = True: {why}"):
             Pipeline.from_ops([PluginOp("shaken", column=column, block=True)], columns=columns)
