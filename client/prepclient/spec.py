@@ -22,7 +22,7 @@ from prepserver.pipeline.checks import choice, integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.source import SourceSpec, absolute
+from prepserver.pipeline.source import SourceSpec, absolute, check_bytes
 from prepserver.pipeline.sources import SOURCES
 from prepserver.protocol.messages import Shuffle
 
@@ -141,6 +141,7 @@ def _check_source(source: object) -> None:
                     "(docs/plugins.md)"
                 )
         raise SpecError("source", source, reason)
+    check_bytes("source", source)
 
 
 def check_cache(cache: object, pipeline: Pipeline) -> str:

@@ -7,13 +7,12 @@ use the same source in different compositions share its listing.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Columns
-from prepserver.pipeline.source import SourceSpec, short
+from prepserver.pipeline.source import SourceSpec, check_bytes, short
 from prepserver.pipeline.spec import Codes
 
 Sources = Sequence[SourceSpec]
@@ -23,9 +22,6 @@ MAX_SOURCES = 64
 
 MAX_DEPTH = 8
 """Limit on how deep sources nest, including the innermost."""
-
-MAX_WIRE_BYTES = 16 << 10
-"""Limit on a source as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
 
 class Pattern(NamedTuple):
@@ -73,10 +69,7 @@ class Composed(SourceSpec):
             raise SpecError("sources", depth, f"lie deeper inside each other than {MAX_DEPTH}")
         if (count := sum(1 for _ in self.parts()) - 1) > MAX_SOURCES:
             raise SpecError("sources", count, f"are more than {MAX_SOURCES}, counting those inside others")
-        if (nbytes := len(json.dumps(self.to_wire()))) > MAX_WIRE_BYTES:
-            raise SpecError(
-                "sources", nbytes, f"take more than {MAX_WIRE_BYTES} bytes in a message: use fewer, or shorter paths"
-            )
+        check_bytes("sources", self)
 
     @property
     def columns(self) -> Columns:

@@ -41,7 +41,9 @@ MAX_NAME_CHARS = 64
 MAX_PARAMS_BYTES = 8 << 10
 """As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
 
-MAX_COLUMNS = 16
+MAX_COLUMNS = 256
+"""Their declarations, and the layout of their rows, are parts of messages of 64 KiB."""
+
 _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 _MOST_FLOAT = {"float16": 65504.0, "float32": 3.4028234663852886e38}
@@ -229,8 +231,11 @@ def declared_columns(given: object) -> dict[str, Kind]:
         pairs = [(each.get("column"), {k: v for k, v in each.items() if k != "column"}) for each in given]
     else:
         raise SpecError("columns", given, 'must be a map of names to kinds, such as {"image": kinds.Image()}')
-    if not 0 < len(pairs) <= MAX_COLUMNS or len({str(name) for name, _ in pairs}) < len(pairs):
+    if not pairs or len({str(name) for name, _ in pairs}) < len(pairs):
         raise SpecError("columns", given, f"must be 1 to {MAX_COLUMNS} different columns")
+    if len(pairs) > MAX_COLUMNS:
+        reason = f"are more than {MAX_COLUMNS}: leave some out, or store many as one list, a kinds.Array((n,))"
+        raise SpecError("columns", len(pairs), reason)
     columns: dict[str, Kind] = {}
     for name, kind in pairs:
         name = checks.name("columns", name)

@@ -27,8 +27,12 @@ MAX_OPS = 64
 MAX_WIRE_BYTES = 24 << 10
 """Limit on a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
-MAX_FIELDS = 64
-"""Limit on the fields of a row."""
+MAX_FIELDS = 512
+MAX_FIELDS_BYTES = 16 << 10
+"""Limits on the fields of a row. Their layout, with class names or a pipeline, is one message of 64 KiB."""
+
+_FIELD_BYTES = 24  # of a field's layout in msgpack, without its name, its dtype and its sides
+_SIDE_BYTES = 5
 
 MAX_VIEWS = 16
 """Limit on the views of a sample: each costs a row's memory and a row's work; they share the decode."""
@@ -248,7 +252,14 @@ def _fields(columns: Columns, views: int, given: Sequence[Op]) -> tuple[RowField
         raise SpecError("pipeline", ops, error.reason) from None
     if len(fields) > MAX_FIELDS:
         raise SpecError("views", views, f"makes rows of {len(fields)} fields, more than {MAX_FIELDS}")
+    if (nbytes := sum(map(_layout_bytes, fields))) > MAX_FIELDS_BYTES:
+        reason = f"are more than {MAX_FIELDS_BYTES} bytes in a message: use fewer columns, or shorter names of them"
+        raise SpecError("columns", nbytes, reason)
     for each in fields:
         if each.kind.is_spatial and max(each.shape, default=0) > MAX_SIDE_PX:
             raise SpecError("pipeline", each.shape, f"rows may have at most {MAX_SIDE_PX} pixels a side")
     return fields
+
+
+def _layout_bytes(field: RowField) -> int:
+    return _FIELD_BYTES + len(field.name.encode()) + len(field.dtype) + _SIDE_BYTES * len(field.shape)

@@ -6,6 +6,7 @@ checks it again on arrival. `prepserver.source` reads it.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.spec import Spec, digest_of, paths_of
 from prepserver.pipeline.urls import SCHEMES, canonical, is_url, split
+
+MAX_WIRE_BYTES = 24 << 10
+"""Limit on a source as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
 MAX_PATHS = 64
 """Limit on a list of paths; a spec travels in messages."""
@@ -90,6 +94,17 @@ class SourceSpec(Spec):
     def digest(self) -> str:
         """Hex SHA-256 of the wire form: equal for equal specs, in any process."""
         return digest_of(self.to_wire())
+
+
+def check_bytes(field: str, spec: SourceSpec) -> None:
+    """Refuse a source that is too large for a message.
+
+    Raises:
+        SpecError: It has more than `MAX_WIRE_BYTES`.
+    """
+    if (nbytes := len(json.dumps(spec.to_wire()))) > MAX_WIRE_BYTES:
+        remedy = "use fewer sources or columns, or shorter names and paths"
+        raise SpecError(field, nbytes, f"are more than {MAX_WIRE_BYTES} bytes in a message: {remedy}")
 
 
 def short(location: str) -> str:

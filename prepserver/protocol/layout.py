@@ -105,7 +105,7 @@ class RingLayout:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wire:
     rows: Annotated[int, Range(1, 2**31)]
-    fields: Annotated[list[dict[str, Any]], Size(64)]
+    fields: Annotated[list[dict[str, Any]], Size(512)]
 
 
 def ring_fields(fields: Iterable[tuple[Any, ...]]) -> tuple[Field, ...]:

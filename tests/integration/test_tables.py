@@ -121,6 +121,34 @@ def test_a_bad_line_is_named_and_everything_else_goes_on(server: Server, tmp_pat
         assert [batch[0].tolist() for batch in client] == [[1.0, 5.0, 5.0]]
 
 
+def test_two_jobs_train_on_a_table_of_256_columns(short_path: Path) -> None:
+    x = torch.rand(512, 256, generator=torch.Generator().manual_seed(3))
+    names = [f"x{number}" for number in range(255)]
+    y = x[:, :255] @ torch.linspace(-1.0, 1.0, 255)
+    pq.write_table(
+        pa.table({name: x[:, n].numpy() for n, name in enumerate(names)} | {"y": y.numpy()}), short_path / "a"
+    )
+    source = Parquet(short_path / "a", columns=dict.fromkeys([*names, "y"], Scalar()))
+    model, losses = torch.nn.Linear(255, 1), []
+    where = {"batch_size": 64, "shuffle": True, "workers": 1, "runtime_dir": short_path / "none", "fields": "dict"}
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    with (
+        PrepClient(source, [], job="one", **where) as one,  # type: ignore[arg-type]
+        PrepClient(source, [], job="two", **where) as two,  # type: ignore[arg-type]
+    ):
+        for _ in range(10):
+            for batch, same in zip(one, two, strict=True):
+                assert all(torch.equal(batch[name], same[name]) for name in source.columns)
+                inputs = torch.stack([batch[name] for name in names], 1)
+                loss = (model(inputs)[:, 0] - batch["y"]).square().mean()
+                losses.append(loss.item())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        assert one.stats()["sharing_factor"] > 1.5
+    assert sum(losses[-8:]) < 0.7 * sum(losses[:8])
+
+
 @pytest.mark.parametrize("name", ["masked", "packed, masked"])
 def test_rows_of_text_are_the_same_after_kills(name: str, server: Server, tmp_path: Path) -> None:
     """Both workers hold tasks when they are stopped; one never goes on."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from prepserver.pipeline.errors import SpecError, within
 from prepserver.pipeline.members import members
-from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.source import SourceSpec, check_bytes
 
 SOURCES: dict[str, type[SourceSpec]] = members(sys.modules[__name__], SourceSpec)
 """Classes of sources by name, on the wire too."""
@@ -21,7 +21,8 @@ def source_from_wire(wire: object) -> SourceSpec:
     """Build a source from the map that `SourceSpec.to_wire` gives, and trust nothing in it.
 
     Raises:
-        SpecError: No map, or the source or a parameter is unknown, missing or wrong; the field begins with ``source``.
+        SpecError: No map, the source or a parameter is unknown, missing or wrong, or the source is too large for a
+            message; the field begins with ``source``.
     """
     if not isinstance(wire, Mapping):
         raise SpecError("source", wire, "must be a map that names its kind under 'source'")
@@ -31,6 +32,7 @@ def source_from_wire(wire: object) -> SourceSpec:
         raise SpecError("source.source", name, f"unknown kind of source; known: {', '.join(SOURCES)}")
     with within("source"):
         found = kind.from_params({key: value for key, value in wire.items() if key != "source"})
+    check_bytes("source", found)
     return found
 
 

@@ -113,8 +113,8 @@ def test_depth_number_and_bytes_are_bounded() -> None:
         Concat([A] * (MAX_SOURCES + 1))
     with pytest.raises(SpecError, match=f"more than {MAX_SOURCES}, counting those inside others"):
         Concat([Concat([A] * MAX_SOURCES), A])
-    with pytest.raises(SpecError, match="take more than 16384 bytes in a message: use fewer, or shorter paths"):
-        Concat([FileList("/" + "x" * 1000 + str(number)) for number in range(17)])
+    with pytest.raises(SpecError, match="are more than 24576 bytes in a message: use fewer sources"):
+        Concat([FileList("/" + "x" * 1000 + str(number)) for number in range(25)])
 
 
 def test_columns_that_differ_are_named() -> None:

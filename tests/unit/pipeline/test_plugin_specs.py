@@ -11,14 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prepclient.spec import make_spec
 from prepserver.pipeline import kinds
 from prepserver.pipeline.declared import declared_kind
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Grayscale, Only, PluginOp, Resize, ToDtype, ToLayout
-from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.pipeline import MAX_WIRE_BYTES, Pipeline
 from prepserver.pipeline.record import Columns
-from prepserver.pipeline.sources import Plugin, source_from_wire
+from prepserver.pipeline.sources import Csv, Plugin, source_from_wire
 from prepserver.pipeline.spec import Codes
+from prepserver.protocol import work
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
+from prepserver.protocol.layout import RingLayout, ring_fields
+from prepserver.protocol.messages import Attach, Welcome
+from prepserver.protocol.schema import MAX_CLASS_NAMES_BYTES
+from prepserver.schedule.strikes import MOST_TOLD
 
 COLUMNS: Columns = {
     "image": kinds.Image(size=(8, 6)),
@@ -62,9 +69,38 @@ def test_specs_survive_the_wire_with_parameters_in_order() -> None:
 
 
 def test_a_row_has_a_bounded_number_of_fields() -> None:
-    columns: Columns = {f"image{n}": kinds.Image(size=(2, 2)) for n in range(5)}
-    with pytest.raises(SpecError, match="makes rows of 81 fields, more than 64"):
+    columns: Columns = {f"image{n}": kinds.Image(size=(2, 2)) for n in range(33)}
+    with pytest.raises(SpecError, match="makes rows of 529 fields, more than 512"):
         Pipeline.from_ops([], 16, columns)
+    columns = {f"{n:24}".replace(" ", "x"): kinds.Array((1,) * 8) for n in range(256)}
+    with pytest.raises(SpecError, match=r"columns = 24\d+: are more than 16384 bytes in a message: use fewer columns"):
+        Pipeline.from_ops([], columns=columns)
+
+
+def test_many_columns_fit_the_messages() -> None:
+    """With the longest names, a full pipeline, and as many class names and known bad samples as may be."""
+    columns: Columns = {f"{'é' * 7}{'x' * 14}{n:03}": kinds.Scalar("float64", missing=-1.5) for n in range(256)}
+    source, pipeline = Csv("/" + "a" * 1000, columns), Pipeline.from_ops([], columns=columns)
+    layout = RingLayout(2**30, ring_fields(pipeline.fields)).to_wire()
+    assert RingLayout.from_wire(layout).fields[0].shape == []
+    full: Any = [{"op": "x" * MAX_WIRE_BYTES}]
+    known, classes = [2**20] * MOST_TOLD, ["x" * 31] * (MAX_CLASS_NAMES_BYTES // 32)
+    for message in (
+        Attach("a", source.to_wire(), "full", 1, full, 8, True, 0, 1),
+        Welcome(1, 2, 3, "d" * 64, 0, 0, 0, layout, classes=classes),
+        work.AddStream(1, source.to_wire(), "/" + "b" * 1000, "full", 1, known, ["/" + "c" * 1000] * 4),
+        work.AddLane(1, 1, full, layout, known),
+    ):
+        assert len(encode(message)) <= MAX_MESSAGE_BYTES
+
+
+def test_a_source_that_does_not_fit_a_message_is_refused() -> None:
+    source = Csv("/a", {"x": kinds.Scalar()}, header=["x", *(f"column {n}" for n in range(2000))])
+    said = r"source = 29\d+: are more than 24576 bytes in a message: use fewer sources or columns, or shorter names"
+    with pytest.raises(SpecError, match=said):
+        source_from_wire(source.to_wire())
+    with pytest.raises(SpecError, match=said):
+        make_spec(source, [], batch_size=1, shuffle=False, seed=0, drop_last=False)
 
 
 def test_what_would_not_fit_a_message_is_refused() -> None:
@@ -199,7 +235,7 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: Plugin(Pipeline), r'Write "Pipeline"; ".*\.pipeline:Pipeline" among'),  # type: ignore[arg-type]
         (lambda: PluginOp("x", code="../"), "must be a digest"),
         (lambda: PluginOp("x", column=3), "must be the name of a column"),  # type: ignore[arg-type]
-        (lambda: PluginOp("x", column=[]), "1 to 16 names"),
+        (lambda: PluginOp("x", column=[]), "1 to 256 names"),
         (lambda: PluginOp("x", column=["a", 3]), "must be the name of a column"),  # type: ignore[list-item]
         (lambda: PluginOp("x", column=["a", "a"]), "names a column twice"),
         (lambda: PluginOp("x", column=["a", "b"], returns=kinds.Label()), "must be a map of names to kinds"),
@@ -218,8 +254,8 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: PluginOp("x", f=2**63), "must be a finite number of 64 bits"),
         (lambda: PluginOp("x", f=[[[[1]]]]), "lists of these, 3 deep"),
         (lambda: PluginOp("x", **ODD), "names of parameters are identifiers"),
-        (lambda: Plugin("x", columns={}), "must be 1 to 16 different columns"),
-        (lambda: Plugin("x", columns={f"c{n}": kinds.Label() for n in range(17)}), "must be 1 to 16 different columns"),
+        (lambda: Plugin("x", columns={}), "must be 1 to 256 different columns"),
+        (lambda: Plugin("x", columns={f"c{n}": kinds.Label() for n in range(257)}), "columns = 257: are more than 256"),
         (lambda: Plugin("x", columns=3), "must be a map of names to kinds"),  # type: ignore[arg-type]
         (lambda: Plugin("x", columns={"c" * 25: kinds.Label()}), "must be the name of a column"),
         (lambda: Plugin("x", columns={"index": kinds.Label()}), "identifier and none of index"),

@@ -142,7 +142,7 @@ def test_arguments_that_cannot_be_are_named(tmp_path: Path) -> None:
     np.save(path, rows((2,), "int8"))
     np.savez(tmp_path / "x.npz", a=rows((2,), "int8"))
     for make, said in (
-        (lambda: Arrays(), "must be 1 to 16 different columns"),
+        (lambda: Arrays(), "must be 1 to 256 different columns"),
         (lambda: Arrays(path), r"write Arrays\(x=PATH\)"),
         (lambda: Arrays(path, y=path), "a file for each column"),
         (lambda: Arrays(x=path, columns={"y": kinds.Label()}), "is no column; there are: x"),
