@@ -15,6 +15,7 @@ from prepserver.pipeline.kinds import ITEM_BYTES, Array, Json, Kind, Label, Scal
 from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
+_SHOWN_KEYS = 64
 _LABELS = 1 << 63
 EXACT = 1 << 53  # floats below it are the integers that they stand for
 _IN_JSON = Array, Tokens, Json  # kinds whose cells are JSON; in each call, `|` would take 0.3 us
@@ -210,8 +211,11 @@ def at_key(found: Any, name: str, kind: Kind, what: str, asked: str = "") -> Any
         first, dot, _ = first.rpartition(".")
     if kind.may_be_missing and (found is None or isinstance(found, dict)):
         return None
-    into_list = f": {name!r} would lie in a list, and dots lead into objects only" if isinstance(found, list) else ""
-    raise SampleError(f"{what} has no {asked!r}{into_list}")
+    more = f": {name!r} would lie in a list, and dots lead into objects only" if isinstance(found, list) else ""
+    if isinstance(found, dict):
+        place = asked.removesuffix(name).rstrip(".")
+        more = f"; {repr(place) if place else 'it'} has: {', '.join(map(repr, list(found)[:_SHOWN_KEYS])) or 'nothing'}"
+    raise SampleError(f"{what} has no {asked!r}{more}")
 
 
 def _wrong(column: str, kind: Kind, given: Any) -> SampleError:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
 
+from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.sources.jsonl import Jsonl
-from prepserver.source.errors import SourceError
+from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.lines import Lines, LinesReader
-from prepserver.source.storage import File
+from prepserver.source.ranges import Sections
+from prepserver.source.storage import File, open_file
 from prepserver.source.tables import TableSource
 from prepserver.source.values import at_key, json_object, value_of
+
+_BOM = b"\xef\xbb\xbf"
+_LOOKED_AT_BYTES = 1 << 20  # of the first file, for keys that are missing
 
 
 class _Objects(TableSource):
@@ -36,7 +42,7 @@ class JsonlReader(LinesReader):
     source = _Objects
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
-        begin = file.read(4096, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
+        begin = file.read(4096, 0).removeprefix(_BOM).lstrip()
         first, _, rest = begin.partition(b"\n")
         is_value = begin.startswith(b"[") or first.strip() == b"{"
         if is_value and not (rest.startswith(b"{") and _is_json(first)):  # else one line is wrong
@@ -45,3 +51,29 @@ class JsonlReader(LinesReader):
                 + (f"jq -c '.[]' {path} > lines.jsonl" if begin.startswith(b"[") else f"jq -c . {path} > lines.jsonl")
             )
         return super().list_file(path, file, found)
+
+    def table(self, paths: list[str], files: list[Lines]) -> tuple[dict[str, Any], Sections]:
+        table = super().table(paths, files)
+        with open_file(self.roots, self.what, paths[0]) as file:
+            self._check_keys(paths[0], file.read(min(file.size, _LOOKED_AT_BYTES), 0))
+        return table
+
+    def _check_keys(self, path: str, begin: bytes) -> None:
+        """Refuse a file of which no line at the beginning has a key: it is misspelt, rather than absent everywhere."""
+        objects = []
+        for line in begin.removeprefix(_BOM).splitlines():  # the last one may be cut off, and is no JSON then
+            with contextlib.suppress(SampleError, UnicodeDecodeError):
+                objects.append(json_object(line.decode(), "the line"))
+        for column, kind in self.spec.columns.items():
+            key = self.spec.names.get(column, column)
+            wrong = [reason for each in objects if (reason := _lacks(each, key, kind))]
+            if wrong and len(wrong) == len(objects):
+                raise SourceError(f"{path}: {wrong[0]}. None of the first {len(wrong)} lines has it")
+
+
+def _lacks(found: dict[str, Any], key: str, kind: Kind) -> str:
+    try:
+        at_key(found, key, kind, "the first line")
+    except SampleError as error:
+        return error.reason
+    return ""

@@ -321,8 +321,8 @@ def test_keys_lead_into_objects(tmp_path: Path) -> None:
     source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"x": Scalar("int64")}, {"x": "a.b.c"}), tmp_path)
     assert [source.read(index)["x"] for index in (0, 1)] == [1, 2]
     in_list = "no 'a.b.c': 'b.c' would lie in a list, and dots lead into objects only"
-    whole = "no 'a.b.c'$"
-    for index, said in enumerate((whole, "no JSON object", whole, "not JSON", "not JSON", in_list), start=2):
+    whole, nothing = "no 'a.b.c'$", "no 'a.b.c'; 'a.b' has: nothing"
+    for index, said in enumerate((whole, "no JSON object", nothing, "not JSON", "not JSON", in_list), start=2):
         with pytest.raises(SampleError, match=f"the line (has|is|holds) {said}"):
             source.read(index)
 
@@ -332,8 +332,29 @@ def test_keys_may_have_dots_themselves(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"x": Scalar("int64")}, {"x": "a.b.c.d"}), tmp_path)
     assert [source.read(index)["x"] for index in range(3)] == [1, 3, 4]
-    with pytest.raises(SampleError, match=r"the line has no 'a\.b\.c\.d'$"):
+    with pytest.raises(SampleError, match=r"the line has no 'a\.b\.c\.d'; 'a\.b' has: nothing$"):
         source.read(3)
+
+
+def test_a_key_that_no_line_has_is_refused_with_those_it_has(tmp_path: Path) -> None:
+    """Where bad samples are skipped, a misspelt key would train on zeros."""
+    lines = ['{"y": {"b": 1}, "z": 2}', "", "[1]", "{", '{"y": {"b": 1}}', '{"x": 3}', "\udcff", '{"x": 4, "y": {"b":']
+    (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines), errors="surrogateescape")
+    (tmp_path / "b.jsonl").write_text("1\n2\n")
+    (tmp_path / "c.jsonl").write_text("")
+    said = r"a\.jsonl: the first line has no 'u'; it has: 'y', 'z'\. None of the first 3 lines has it"
+    with pytest.raises(SourceError, match=said):
+        build_index(Jsonl(tmp_path / "*.jsonl", {"x": Scalar()}, {"x": "u"}), tmp_path / "cache")
+    with pytest.raises(SourceError, match=r"the first line has no 'y\.c'; 'y' has: 'b'\. None"):
+        build_index(Jsonl(tmp_path / "*.jsonl", {"x": Scalar()}, {"x": "y.c"}), tmp_path / "cache")
+    for there in (
+        Jsonl(tmp_path / "*.jsonl", {"x": Scalar()}),  # a line has it
+        Jsonl(tmp_path / "*.jsonl", {"x": Scalar(missing=0)}, {"x": "u"}),
+        Jsonl(tmp_path / "{b,a}.jsonl", {"x": Scalar()}, {"x": "u"}),  # nothing is known of the first file
+    ):
+        source, _ = opened(there, tmp_path / "cache")
+    with pytest.raises(SampleError, match=r"the line has no 'u'; it has: 'y', 'z'$"):
+        source.read(2)
 
 
 def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
