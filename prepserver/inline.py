@@ -34,6 +34,7 @@ from prepserver.source.container import BrokenContainerError
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests
 from prepserver.telemetry.facts import Facts
+from prepserver.telemetry.remedies import remedies_of
 from prepserver.telemetry.verdict import judge
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.streams import Lane, Stream
@@ -87,14 +88,16 @@ class InlineMaker:
         with _discarding():
             self._stream = Stream(open_source(source, self.listing.path), self.order, seed)
         self._pipeline = pipeline
+        self._remedies = remedies_of(source, pipeline.apart)
 
-    @staticmethod
-    def verdict(batches: int, images: int, bad: int, waited_s: float, copied_s: float, own_s: float) -> dict[str, Any]:
+    def verdict(
+        self, batches: int, images: int, bad: int, waited_s: float, copied_s: float, own_s: float
+    ) -> dict[str, Any]:
         """The verdict on a loop with these counts and seconds: see `prepserver.telemetry.verdict`."""
         whole_s = waited_s + copied_s + own_s or 1.0
         facts = Facts(
             span_s=whole_s, batches=batches, images_per_s=images / whole_s, waiting=waited_s / whole_s,
-            copying=copied_s / whole_s, bad=bad / max(1, images), inline=True,
+            copying=copied_s / whole_s, bad=bad / max(1, images), inline=True, remedies=self._remedies,
         )  # fmt: skip
         return judge(facts).to_plain()
 

@@ -14,6 +14,7 @@ from prepserver.daemon.rings import Rings
 from prepserver.protocol.messages import Attach, Moved, Ready, Release
 from prepserver.protocol.trace import MOST_RELEASES, Heard, Told
 from prepserver.schedule.actions import Announce, Move
+from prepserver.telemetry.remedies import Remedies
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Attachment:
     cursor: int  # the coordinator's number for it
     peer: Peer  # its connection
     attach: Attach  # its question
+    remedies: Remedies = Remedies()  # noqa: RUF009 - it is immutable
     moves: int = 0  # how many new rings it was given
     untaken: int = 0  # how many of them since its last message
     since_s: float = field(default_factory=time.monotonic)  # when it attached, monotonic

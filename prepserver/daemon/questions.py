@@ -35,6 +35,7 @@ from prepserver.protocol.messages import AskLogs, AskStatus, AskStop, Attach, Lo
 from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check, with_files
 from prepserver.schedule.events import RankAttaches, RankLeft
+from prepserver.telemetry.remedies import remedies_of
 
 log = logging.getLogger(__name__)
 
@@ -198,8 +199,9 @@ class Questions:
         assert listing is not None
         peer.cursor = admit.cursor
         # ORDER: before the rows of a new job are made, so that its first epoch fills the cache.
-        self.caches.want(asked.cache, listing, source_from_wire(asked.source).location)
-        self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach)
+        source = source_from_wire(asked.source)
+        self.caches.want(asked.cache, listing, source.location)
+        self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach, remedies_of(source, asked.pipeline.apart))
         ring = self.rings.held[admit.lane]
         rows = rows_of(attach, asked.source, asked.pipeline.to_wire(), listing)
         self.ledger.attached(

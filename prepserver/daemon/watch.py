@@ -228,7 +228,8 @@ class Watch:
             ring_rows=stream.lanes[cursor.lane].rows,
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
-            keeps_decoded=attachment.attach.cache == "decoded",
+            cache=attachment.attach.cache,
+            remedies=attachment.remedies,
             reads_plugin=stream.spec.source.get("source") == "Plugin",
             full_cache=self.caches.full_of(stream.spec.listing),
         )

@@ -12,6 +12,7 @@ from typing import Literal
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Mask
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Columns
 from prepserver.pipeline.spec import digest_of
 
 Form = Literal["encoded", "decoded"]
@@ -47,6 +48,12 @@ class CacheSpec:
     folder: str | None = None  # the folder of its file; None for memory
 
 
+def holds_images(columns: Columns) -> bool:
+    """Return whether a cache can hold samples decoded: they have images, and perhaps masks, but nothing beside them."""
+    kinds = [kind for kind in columns.values() if kind.is_spatial]
+    return any(isinstance(kind, Image) for kind in kinds) and all(isinstance(kind, Image | Mask) for kind in kinds)
+
+
 def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
     """Return the cache that a job asks for.
 
@@ -66,9 +73,7 @@ def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
         raise SpecError("cache", cache, "must be 'encoded', 'decoded' or the path of a folder, with a slash")
     if len(cache) > MAX_PATH_CHARS or "\0" in cache:
         raise SpecError("cache", cache, f"must be a path of at most {MAX_PATH_CHARS} characters")
-    kinds = [kind for kind in pipeline.columns.values() if kind.is_spatial]
-    has_images = any(isinstance(kind, Image) for kind in kinds) and all(isinstance(k, Image | Mask) for k in kinds)
-    has_images = has_images and not pipeline.apart
+    has_images = holds_images(pipeline.columns) and not pipeline.apart
     head = head_of(pipeline)
     if cache == "decoded" and not has_images:
         reason = "holds images of one size and their masks, and these samples have others: use 'encoded'"

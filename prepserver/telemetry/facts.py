@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from prepserver.telemetry.remedies import Remedies
+
 NOTICED = 0.05
 """A wait of this fraction of the loop's time or more is a finding."""
 
@@ -59,7 +61,8 @@ class Facts:
     gpu_busy: float | None = None  # utilisation of the job's GPU; None if it is not known
     ring_rows: int = 0
     round_rows: int = 0  # rows of one batch for all ranks of the job
-    keeps_decoded: bool = False  # whether the job asks for a cache of decoded samples
+    cache: str = ""  # the cache that the job asks for: ``encoded``, ``decoded``, a folder, or none
+    remedies: Remedies = Remedies()  # noqa: RUF009 - it is immutable
     bad: float = 0.0  # fraction of its rows that hold a replacement, because their samples cannot be used
     reads_plugin: bool = False  # whether its samples come from a Dataset of the operator
     full_cache: FullCache | None = None  # the cache of the job's dataset, if it is full

@@ -51,7 +51,8 @@ def slow_rows(facts: Facts, waits: str) -> Verdict:
         # Where decoding takes long, nothing is simpler than more workers.
         cures.insert(0 if not main or main[0] == "decode" else len(cures), _more_workers(more, facts))
     elif not main:
-        cures.append("use cheaper ops, or `prepserver pack`: no core is left for more workers")
+        pack = ", or `prepserver pack`" * facts.remedies.packs
+        cures.append(f"use cheaper ops{pack}: no core is left for more workers")
     return Verdict("data-bound", tuple(causes), ". ".join(why), "; ".join(cures), facts.waiting)
 
 
@@ -88,18 +89,45 @@ def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
 def _cure(stage: str, share: float, facts: Facts) -> str:
     faster = min(facts.wanted_per_s, facts.images_per_s / (1 - share)) if share < 1 else facts.wanted_per_s
     effect = f"without this stage: {up_to(facts, faster)}"
-    if stage == "read" and facts.reads_plugin:
-        return f"make the Dataset's `__getitem__` cheaper, or let `prepserver pack` run it once ({effect})"
     if stage == "read":
-        return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
+        return f"{_cheaper_reading(facts)} ({effect})"
     if stage == "decode":
-        keep = 'cache="decoded" keeps it in memory, ' if not facts.keeps_decoded else ""
-        return (
-            f"decode each sample once: {keep}`prepserver pack --form pixels` keeps it on disk "
-            f"({effect}). If images are far larger than the rows, `prepserver pack --max-side PIXELS` shrinks them once"
-        )
-    elsewhere = _elsewhere(stage.removeprefix("op "))
-    return f"make {stage} cheaper: put it after ops that make images smaller{elsewhere} ({effect})"
+        return _cheaper_decoding(facts, effect)
+    op = stage.removeprefix("op ")
+    if not facts.remedies.images:
+        return f"make {stage} cheaper, or do its work once and store the results ({effect})"
+    return f"make {stage} cheaper: put it after ops that make images smaller{_elsewhere(op)} ({effect})"
+
+
+def _cheaper_reading(facts: Facts) -> str:
+    can, ways = facts.remedies, []
+    if can.encoded and not facts.cache:
+        ways.append('keep samples in memory with cache="encoded"')
+    if facts.reads_plugin:
+        ways.append("make the Dataset's `__getitem__` cheaper")
+        if can.packs:
+            ways.append("let `prepserver pack` run it once")
+    else:
+        ways.append("read from faster storage")
+        if can.packs:
+            ways.append("`prepserver pack` the dataset into a few large files")
+        if can.arrays:
+            ways.append("store the numbers as .npy files and read them with Arrays")
+    return ", or ".join(ways)
+
+
+def _cheaper_decoding(facts: Facts, effect: str) -> str:
+    can, ways = facts.remedies, []
+    if not can.images:
+        return f"leave out columns that are not needed: each is copied by itself ({effect})"
+    if can.decoded and facts.cache != "decoded":
+        ways.append('cache="decoded" keeps it in memory')
+    if can.packs:
+        ways.append("`prepserver pack --form pixels` keeps it on disk")
+    if not ways:
+        return f"make the images smaller, once ({effect})"
+    shrink = ". If images are far larger than the rows, `prepserver pack --max-side PIXELS` shrinks them once"
+    return f"decode each sample once: {', '.join(ways)} ({effect}){shrink * can.shrinks}"
 
 
 _ON_DEVICE = frozenset(("ColorJitter", "Normalize", "RandAugment", "RandomErasing", "ToDtype", "ToLayout"))

@@ -147,13 +147,18 @@ def _waiting(facts: Facts) -> Verdict:
 
 
 def _copying(facts: Facts) -> Verdict:
+    fewer = (
+        "keep rows uint8 (no ToDtype or Normalize among the ops) and pass normalize= and dtype= with "
+        'device="cuda", which apply them on the GPU; on the CPU they are this work themselves, and zero_copy=True '
+        "without them saves the copy"
+    )
+    if not facts.remedies.images:
+        fewer = "leave out columns that are not needed, and give the others small types; a kinds.Array is one copy"
     return Verdict(
         "copy-bound", ("copy",),
         f"the loop waits {percent(facts.copying)} of its time while rows that are ready are copied or converted "
         f"({rate(facts.images_per_s)})",
-        "copy fewer bytes: keep rows uint8 (no ToDtype or Normalize among the ops) and pass normalize= and dtype= with "
-        'device="cuda", which apply them on the GPU; on the CPU they are this work themselves, and zero_copy=True '
-        "without them saves the copy. A PinningWarning in the log also explains slow copies. "
+        f"copy fewer bytes: {fewer}. A PinningWarning in the log also explains slow copies. "
         f"Without the wait: {up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
         facts.copying,
     )  # fmt: skip

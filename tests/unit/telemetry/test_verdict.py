@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prepserver.pack import PackError
+from prepserver.pack.report import Report
+from prepserver.pack.run import Options, pack
+from prepserver.pack.transcode import Transcoder
+from prepserver.pipeline import kinds
+from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.sources import (
+    Arrays,
+    Coco,
+    Csv,
+    ImageFolder,
+    Jsonl,
+    Packed,
+    Parquet,
+    Plugin,
+    Take,
+    TextLines,
+)
+from prepserver.source.errors import SourceError
 from prepserver.telemetry.facts import NOTICED, Facts, FullCache
 from prepserver.telemetry.finding import FINE
+from prepserver.telemetry.remedies import Remedies, remedies_of
 from prepserver.telemetry.verdict import LEAST_BATCHES, LEAST_S, judge
 
 HEALTHY = Facts(
@@ -70,7 +91,7 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         (STARVED, "data-bound", {"decode", "workers"}, "start 8 more workers"),
         ({**STARVED, "waiting": 0.2}, "data-bound", {"decode", "workers"}, "start 2 more workers, which 8.0 idle"),
         ({**STARVED, "cores_idle": 0.3}, "data-bound", {"decode"}, 'once: cache="decoded" keeps'),
-        ({**STARVED, "cores_idle": 0.3, "keeps_decoded": True}, "data-bound", {"decode"}, "once: `prepserver pack"),
+        ({**STARVED, "cores_idle": 0.3, "cache": "decoded"}, "data-bound", {"decode"}, "once: `prepserver pack"),
         ({**STARVED, "stages": {"read": 0.05, "decode": 0.004}}, "data-bound", {"read", "workers"}, "faster storage"),
         ({"bad": 0.1}, "data-bound", {"bad samples"}, "by `prepserver audit`; on_error='raise' stops"),
         ({**STARVED, "bad": 0.9}, "data-bound", {"bad samples"}, "`prepserver audit`"),
@@ -139,6 +160,70 @@ def test_a_planted_limit_is_named_with_its_cure(other: dict[str, Any], kind: str
     assert not found.is_fine
 
 
+COLUMNS: dict[str, Any] = {"x": kinds.Scalar(), "v": kinds.Array((2,)), "label": kinds.Label()}
+TEXTS: dict[str, Any] = {"t": kinds.Text(), "label": kinds.Label()}
+PHOTOS: dict[str, Any] = {"i": kinds.Image(), "m": kinds.Mask()}
+BOXES: dict[str, Any] = {"i": kinds.Image(), "boxes": kinds.Boxes()}
+KEPT, FASTER, ARRAYS = 'cache="encoded"', "faster storage", "read them with Arrays"
+PACK, PIXELS, SHRINK = "`prepserver pack`", "`prepserver pack --form pixels`", "`prepserver pack --max-side"
+DECODED, CHEAPER, FEWER = 'cache="decoded"', "`__getitem__` cheaper", "columns that are not needed"
+
+
+@pytest.mark.parametrize(
+    ("source", "reading", "decoding"),
+    [
+        (Csv("/a", COLUMNS), {KEPT, FASTER, ARRAYS}, {FEWER}),
+        (Csv("/a", TEXTS), {KEPT, FASTER, PACK}, {FEWER}),
+        (Jsonl("s3://b/a", TEXTS), {KEPT, FASTER}, {FEWER}),
+        (Take(TextLines("/a"), 5), {KEPT, FASTER, PACK}, {FEWER}),
+        (Parquet("/a", columns=COLUMNS), {FASTER, ARRAYS}, {FEWER}),
+        (Parquet("/a", columns=TEXTS), {FASTER, PACK}, {FEWER}),
+        (Arrays(x="/x", columns={"x": kinds.Scalar()}), {FASTER}, {FEWER}),
+        (Csv("/a", PHOTOS), {KEPT, FASTER, PACK}, {DECODED, PIXELS}),
+        (ImageFolder("/a"), {FASTER, PACK}, {DECODED, PIXELS, SHRINK}),
+        (ImageFolder("s3://b/a"), {KEPT, FASTER}, {DECODED}),
+        (Packed("/a"), {FASTER}, {DECODED}),
+        (Plugin("a", columns=BOXES), {CHEAPER, PACK}, {PIXELS}),
+        (Plugin("a", columns=COLUMNS), {CHEAPER}, {FEWER}),
+        (Coco("s3://b/a", "s3://b/a.json"), {KEPT, FASTER}, {"make the images smaller"}),
+    ],
+    ids=lambda each: repr(each)[:30],
+)
+def test_only_what_source_and_columns_allow_is_advised(source: Any, reading: set[str], decoding: set[str]) -> None:
+    can = remedies_of(source)
+
+    def said(*stages: str, **other: Any) -> str:
+        facts = {**STARVED, "cores_idle": 0.3, "remedies": can, "reads_plugin": isinstance(source, Plugin)}
+        return str(judged(**facts | {"stages": dict.fromkeys(stages, 0.05)} | other).next)
+
+    def found(text: str) -> set[str]:
+        words = (KEPT, FASTER, ARRAYS, PACK, PIXELS, SHRINK, DECODED, CHEAPER, FEWER, "make the images smaller")
+        return {word for word in words if word in text}
+
+    assert found(said("read")) == reading
+    assert found(said("read", cache="encoded")) == reading - {KEPT}
+    assert found(said("decode")) == decoding
+    assert found(said("decode", cache="decoded")) in (decoding - {DECODED}, {"make the images smaller"})
+    assert ("ops that make images smaller" in said("op Tokenize")) == can.images
+    assert found(said()) == {PACK} & reading
+    assert (FEWER in said(workers_busy=0.1, waiting=0.0, copying=0.5)) == (not can.images)
+
+
+def test_no_decoded_cache_is_advised_where_images_move_apart() -> None:
+    facts = {**STARVED, "stages": {"decode": 0.05}, "remedies": remedies_of(ImageFolder("/a"), is_apart=True)}
+    assert DECODED not in judged(**facts).next
+
+
+RAGGED = Csv("/a", {"x": kinds.Array()})
+
+
+@pytest.mark.parametrize("source", [Csv("/a", COLUMNS), RAGGED, Csv("/a", TEXTS), Packed("/a"), ImageFolder("s3://b/a")])
+def test_packing_is_advised_where_it_is_not_refused(source: SourceSpec, tmp_path: Path) -> None:
+    with pytest.raises((PackError, SourceError)) as caught:
+        pack(source, tmp_path / "packed", Options(Transcoder(False), 1 << 20, 1, False), Report())
+    assert remedies_of(source).packs == (not getattr(caught.value, "usage", False))
+
+
 @pytest.mark.parametrize(
     ("other", "causes", "also"),
     [
@@ -197,6 +282,7 @@ facts = st.builds(
     ),
     pure_kernels=st.sampled_from(["", "why"]),
     inline=st.booleans(),
+    remedies=st.tuples(*[st.booleans()] * 6).map(lambda can: Remedies(*can)),
 )  # fmt: skip
 
 
