@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prepserver.daemon.driver import Driver
@@ -15,7 +16,16 @@ from prepserver.schedule.records import BadRow, Took
 
 log = logging.getLogger(__name__)
 
-_BAD_LOGGED_MOST = 10_000
+_NAMED_MOST = 20  # of the bad samples of a source
+_SOURCES_MOST = 1000  # that are remembered
+
+
+@dataclass(slots=True)
+class _Bad:
+    """What was logged of a source."""
+
+    count: int = 0  # bad samples; later ones count again in each pass
+    named: set[tuple[int, str]] = field(default_factory=set)  # the first ones, with their reasons
 
 
 class Reports:
@@ -26,7 +36,7 @@ class Reports:
         self._quarantine = quarantine
         self._watch = watch
         self._cache_dir = cache_dir
-        self._bad_logged: set[tuple[int, str]] = set()
+        self._bad: dict[str, _Bad] = {}  # by source
 
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """Handles a worker's report that it has finished a task."""
@@ -38,9 +48,10 @@ class Reports:
             self._driver.happened(ChunkFailed(worker, message.task, message.reason, message.lane, message.elsewhere))
             return
         bad = tuple(BadRow(position, index, reason, tuple(lanes)) for position, index, reason, lanes in message.bad)
+        source = self._driver.coordinator.source_of(message.task)
         for row in bad:
-            self._log_once(row)
-            if (source := self._driver.coordinator.source_of(message.task)) is not None:
+            self._log(source or "", row)
+            if source is not None:
                 self._quarantine.name(source, row.index, row.reason)
         took = Took(message.read_ns + message.make_ns, message.read_ns + message.shared_ns, tuple(message.lanes_ns))
         task = self._driver.coordinator.workers.tasks.get(message.task)
@@ -48,12 +59,18 @@ class Reports:
         if task is not None:
             self._watch.filled(task, message)
 
-    def _log_once(self, row: BadRow) -> None:
-        """Logs a bad sample, but not again in every pass; the jobs' own logs name each one that they were given."""
-        sample = (row.index, row.reason)
-        if sample in self._bad_logged or len(self._bad_logged) >= _BAD_LOGGED_MOST:
+    def _log(self, source: str, row: BadRow) -> None:
+        """Logs a bad sample, but not again in every pass, and not each of many: the jobs' own logs name them all."""
+        if source not in self._bad and len(self._bad) >= _SOURCES_MOST:
+            del self._bad[next(iter(self._bad))]
+        bad = self._bad.setdefault(source, _Bad())
+        if (sample := (row.index, row.reason)) in bad.named:
             return
-        self._bad_logged.add(sample)
-        log.warning("bad sample %d: %s", row.index, row.reason)
-        if len(self._bad_logged) == _BAD_LOGGED_MOST:
-            log.warning("%d bad samples were logged: others are only in the audit logs of their jobs", _BAD_LOGGED_MOST)
+        bad.count += 1
+        if len(bad.named) < _NAMED_MOST:
+            bad.named.add(sample)
+            log.warning("bad sample %d: %s", row.index, row.reason)
+            if bad.count == _NAMED_MOST:
+                log.warning("of more bad samples of this dataset, only the 100th, the 1000th and so on are named here")
+        elif str(bad.count).strip("0") == "1":
+            log.warning("bad sample %d, the %dth of its dataset: %s", row.index, bad.count, row.reason)

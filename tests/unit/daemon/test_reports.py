@@ -39,17 +39,26 @@ def test_a_damaged_index_is_removed_and_no_other_file(name: str, tmp_path: Path)
 def test_the_log_names_some_of_many_bad_samples(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A dataset of which most is bad comes again in every pass."""
-    monkeypatch.setattr(reports, "_BAD_LOGGED_MOST", 3)
-    coordinator = SimpleNamespace(source_of=lambda task: None, workers=SimpleNamespace(tasks={}))
+    """A file that was touched is bad as a whole, in every pass; others' bad samples are named all the same."""
+    monkeypatch.setattr(reports, "_SOURCES_MOST", 2)
+    coordinator = SimpleNamespace(source_of=lambda task: "abc"[task], workers=SimpleNamespace(tasks={}))
+    named = SimpleNamespace(name=lambda source, index, reason: None)
     driver: Any = SimpleNamespace(coordinator=coordinator, happened=lambda event: None)
-    told = Reports(driver, cast(Quarantine, None), cast(Watch, None), Path("/cache"))
-    filled = work.Filled(1, [(p, p, f"{p}.jpg: cut off", []) for p in range(5)], 0, 0)
-    for _ in range(2):
-        told.task_done(5, filled)
-    assert [record.getMessage() for record in caplog.records] == [
-        "bad sample 0: 0.jpg: cut off",
-        "bad sample 1: 1.jpg: cut off",
-        "bad sample 2: 2.jpg: cut off",
-        "3 bad samples were logged: others are only in the audit logs of their jobs",
+    told = Reports(driver, cast(Quarantine, named), cast(Watch, None), Path("/cache"))
+
+    def logged(task: int, count: int) -> list[str]:
+        caplog.clear()
+        told.task_done(5, work.Filled(task, [(p, p, f"{p}.jpg: cut off", []) for p in range(count)], 0, 0))
+        return [record.getMessage() for record in caplog.records]
+
+    assert logged(0, 1100) == [
+        *(f"bad sample {p}: {p}.jpg: cut off" for p in range(20)),
+        "of more bad samples of this dataset, only the 100th, the 1000th and so on are named here",
+        "bad sample 99, the 100th of its dataset: 99.jpg: cut off",
+        "bad sample 999, the 1000th of its dataset: 999.jpg: cut off",
     ]
+    assert logged(0, 1100) == []
+    assert logged(1, 3) == [f"bad sample {p}: {p}.jpg: cut off" for p in range(3)]
+    assert logged(0, 20) == []
+    assert len(logged(2, 1)) == 1
+    assert len(logged(0, 3)) == 3  # the oldest source was forgotten
