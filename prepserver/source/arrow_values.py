@@ -88,10 +88,14 @@ class _Lists(Values):
         return self._numbers[self._offsets[row] : self._offsets[row + 1]].astype(self._dtype)
 
 
+def is_time(found: Any) -> bool:
+    """Return whether a type of Arrow's is a date, a time, a timestamp or a duration."""
+    return str(found).startswith(("date", "time", "duration"))
+
+
 def values_of(column: str, kind: Kind, array: Any) -> Values:
     """Return the values of a column, in an array of numpy if all are numbers of one shape."""
-    if hasattr(array, "storage"):
-        array = _lists(array)
+    array = _plain(array)
     shape = kind.shape if isinstance(kind, Array) else ()
     if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
         return _of_any_size(column, kind, array)
@@ -138,6 +142,13 @@ def _fit(numbers: npt.NDArray[Any], values: npt.NDArray[Any]) -> Any:
         return np.isfinite(values) | ~np.isfinite(numbers)
     same = values == numbers
     return same & (np.abs(numbers, dtype=np.float64) < EXACT) if numbers.dtype.kind == "f" else same
+
+
+def _plain(array: Any) -> Any:
+    """Return a column in the form of all others: tensors as lists, times as the integers that are stored."""
+    if is_time(array.type):
+        return array.view("int32" if array.type.bit_width == 32 else "int64")
+    return _lists(array) if hasattr(array, "storage") else array
 
 
 def _lists(tensors: Any) -> Any:

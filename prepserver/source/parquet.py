@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources.parquet import Parquet
+from prepserver.source.arrow_values import is_time
 from prepserver.source.errors import SourceError, library
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -38,13 +39,14 @@ def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
         raise SourceError(f"{path} has no column {name!r}: {why}")
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
-    if not _fits(kind, found):
+    is_stored = is_time(found) and isinstance(kind, Scalar) and kind.dtype == "int64"
+    if not (is_stored or _fits(kind, found)):
         if isinstance(kind, Image | Mask | Bytes) and "string" in str(found):
             why = (
                 "may hold paths, and files of this kind are read as bytes: write them into the column, or read a table "
             )
             raise SourceError(f"{path}: column {name!r} is {found}: it {why}with the paths by Csv or Jsonl")
-        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {kind}")
+        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {kind}{_remedy(found)}")
     return ".".join(parts)
 
 
@@ -93,6 +95,15 @@ def repeated(meta: Any, leaves: Sequence[str], most_bytes: int) -> list[str]:
         ):
             found.append(meta.schema.column(place).path)
     return found
+
+
+def _remedy(found: Any) -> str:
+    if is_time(found):
+        return ': kinds.Scalar("int64") gives the integer that is stored'
+    while hasattr(found, "value_type"):
+        found = found.value_type
+    is_other = is_time(found) or str(found).startswith("decimal")
+    return ": cast it to a float or an integer, and write the file again" * is_other
 
 
 def _fits(kind: Kind, found: Any) -> bool:

@@ -88,6 +88,12 @@ def test_rows_of_all_files_and_groups_are_samples(tmp_path: Path) -> None:
         (Array(), TENSORS, [[[1, 2]], [[3, 4]]]),
         (Array(), pa.array([[1.0], [1.0, 2.0]]), [[1], [1, 2]]),
         (Tokens(), pa.array([[], [1, 2]], pa.list_(pa.int32())), [[], [1, 2]]),
+        (Scalar("int64"), pa.array([-1, 20000], pa.int32()).cast(pa.date32()), [-1, 20000]),
+        (Scalar("int64"), pa.array([5, 6], pa.int32()).cast(pa.time32("ms")), [5, 6]),
+        (Scalar("int64"), pa.array([2**40, 6]).cast(pa.time64("ns")), [2**40, 6]),
+        (Scalar("int64"), pa.array([2**60 + 1, -6]).cast(pa.timestamp("us", "UTC")), [2**60 + 1, -6]),
+        (Scalar("int64"), pa.array([2**60 + 1, -6]).cast(pa.duration("ns")), [2**60 + 1, -6]),
+        (Scalar("int64", -1), pa.array([None, 6]).cast(pa.timestamp("ms")), [-1, 6]),
     ],
     ids=str,
 )
@@ -132,6 +138,7 @@ def test_what_json_cannot_hold_is_refused(values: pa.Array, tmp_path: Path) -> N
     ("kind", "values", "said"),
     [
         (Scalar("int64"), pa.array([None, 1]), "its x is null"),
+        (Scalar("int64"), pa.array([None, 1]).cast(pa.timestamp("us")), "its x is null; kinds.Scalar"),
         (Scalar("uint8"), pa.array([256, 1]), "its x is 256, and must be a number of type uint8"),
         (Scalar("bool"), pa.array([2, 1]), "its x is 2, and must be a number of type bool"),
         (Scalar("float16"), pa.array([1e9, 1.0]), "its x is 1000000000.0, and must be a number of type float16"),
@@ -230,6 +237,21 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
     monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 3000)
     with pytest.raises(SourceError, match=r"row group 0 has \d+ bytes, more than the limit of 3000"):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1001 for row in range(9)]), use_dictionary=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        (Scalar(), pa.array([1], pa.timestamp("us")), r': kinds\.Scalar\("int64"\) gives the integer that is stored$'),
+        (Label(), pa.array([1], pa.int32()).cast(pa.date32()), r'kinds\.Scalar\("int64"\) gives the integer'),
+        (Array((1,), "int64"), pa.array([[1]], pa.list_(pa.timestamp("us"))), "cast it to a float or an integer"),
+        (Scalar(), pa.array([1]).cast(pa.decimal128(20, 1)), "cast it to a float or an integer, and write"),
+        (Scalar("int64"), pa.array(["1"]), r"Scalar\(dtype='int64'\)$"),
+    ],
+)
+def test_times_and_decimals_are_refused_with_a_remedy(kind: Kind, values: pa.Array, said: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=f"cannot be read as .*{said}"):
+        one(tmp_path, kind, values)
 
 
 @pytest.mark.parametrize(
