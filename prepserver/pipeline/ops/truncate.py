@@ -1,6 +1,7 @@
 """`Truncate`: a limit on the number of tokens."""
 
 from dataclasses import replace
+from typing import Any, Literal
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -10,18 +11,20 @@ from prepserver.pipeline.record import Columns, column_of
 
 
 class Truncate(Op):
-    """Keep the first `length` tokens.
+    """Keep the first `length` tokens, or the last ones.
 
-    Special tokens at the end are cut off, too; ``Tokenize(max_tokens=...)`` keeps them.
+    Special tokens at that end are cut off, too; ``Tokenize(max_tokens=...)`` keeps them.
 
     Attributes:
         length: Greatest number of tokens, 1 to 1048576.
         column: The column of tokens.
+        side: Where tokens are cut off; ``"left"`` keeps the last ones, such as a user's latest items.
     """
 
     nests = False
 
-    def __init__(self, length: int, column: str = "tokens") -> None:
+    def __init__(self, length: int, column: str = "tokens", side: Literal["right", "left"] = "right") -> None:
+        self.side = checks.choice("side", side, ("right", "left"))
         self.length = checks.tokens("length", length)
         self.column = checks.name("column", column)
 
@@ -35,3 +38,7 @@ class Truncate(Op):
                 )
                 raise SpecError("length", self.length, reason)
         return {**columns, self.column: replace(kind, count=kind.count and min(kind.count, self.length))}
+
+    def to_wire(self) -> dict[str, Any]:
+        """As `Spec.to_wire`, without a side that is the default: pipelines of earlier releases keep their digests."""
+        return {name: value for name, value in super().to_wire().items() if (name, value) != ("side", "right")}

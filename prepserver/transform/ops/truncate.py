@@ -9,4 +9,5 @@ from prepserver.transform.stage import Draws, RecordStage
 
 class TruncateStage(RecordStage[Truncate]):
     def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
-        values[self._op.column] = values[self._op.column][: self._op.length]
+        op, tokens = self._op, values[self._op.column]
+        values[op.column] = tokens[-op.length :] if op.side == "left" else tokens[: op.length]

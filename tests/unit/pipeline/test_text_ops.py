@@ -49,6 +49,7 @@ def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, 
     ("make", "field"),
     [
         (lambda: Truncate(0), "length"),
+        (lambda: Truncate(5, side="up"), "side"),  # type: ignore[arg-type]
         (lambda: PadTokens(5, pad=2**63), "pad"),
         (lambda: PadTokens(5, mask="a b"), "mask"),
         (lambda: PadTokens(5, side="up"), "side"),  # type: ignore[arg-type]
@@ -83,8 +84,14 @@ def test_kinds_are_known_before_any_sample_is_read() -> None:
     assert [(field.name, field.kind) for field in pipeline.fields[:3]] == [
         ("tokens", Tokens(5)), ("mask", Array((5,), "uint8")), ("n", Scalar("int64")),
     ]  # fmt: skip
-    cut = Pipeline.from_ops([Truncate(3)], columns={"tokens": Tokens(9)})
-    assert cut.fields[0].kind == Tokens(3)
+    for op, wire in (
+        (Truncate(3), {"op": "Truncate", "length": 3, "column": "tokens"}),
+        (Truncate(3, side="left"), {"op": "Truncate", "length": 3, "column": "tokens", "side": "left"}),
+    ):
+        assert op.to_wire() == wire  # that of earlier releases, where it had no side
+        assert op_from_wire(wire) == op
+        cut = Pipeline.from_ops([op], columns={"tokens": Tokens(9)})
+        assert cut.fields[0].kind == Tokens(3)
     for ops, said in (([], "put Tokenize"), ([Tokenize("/a")], "end with Truncate")):
         with pytest.raises(SpecError, match=said):
             Pipeline.from_ops(ops, columns=TEXT)

@@ -57,6 +57,7 @@ def test_truncate_cuts_the_end_and_max_tokens_keeps_special_ones(tmp_path: Path)
         ([Tokenize(path), Truncate(3)], [2, 4, 5, -9]),
         ([Tokenize(path, max_tokens=3)], [2, 4, 3, -9]),
         ([Tokenize(path), Truncate(99), Truncate(4)], [2, 4, 5, 6]),
+        ([Tokenize(path), Truncate(99, side="left"), Truncate(3, side="left")], [6, 7, 3, -9]),
     ):
         pipeline = Pipeline.from_ops([*ops, PadTokens(4, pad=-9, mask=None)], columns=TEXT)
         assert made(pipeline, {"text": "the a b c"}) == {"tokens": tokens}
