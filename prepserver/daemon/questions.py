@@ -201,7 +201,9 @@ class Questions:
         # ORDER: before the rows of a new job are made, so that its first epoch fills the cache.
         source = source_from_wire(asked.source)
         self.caches.want(asked.cache, listing, source.location)
-        self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach, remedies_of(source, asked.pipeline.apart))
+        self.attachments[admit.cursor] = Attachment(
+            admit.cursor, peer, attach, remedies_of(source, asked.pipeline.apart)
+        )
         ring = self.rings.held[admit.lane]
         rows = rows_of(attach, asked.source, asked.pipeline.to_wire(), listing)
         self.ledger.attached(

@@ -192,13 +192,21 @@ def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ..
     return tuple(checks.integer(field, side, 1, _MAX_SIDE) for side in sides)
 
 
+def _dtype_name(value: object) -> object:
+    """Return the name of a dtype of torch's or numpy's; anything else as it is."""
+    if isinstance(value, str):
+        return value
+    name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
+    return name if name in ITEM_BYTES else value
+
+
 _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "size": lambda field, value, _: None if value is None else checks.size(field, value),
     "count": lambda field, value, _: None if value is None else checks.tokens(field, value),
     "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
     "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
     "channels": lambda field, value, _: checks.channels(field, value),
-    "dtype": checks.choice,
+    "dtype": lambda field, value, dtypes: checks.choice(field, _dtype_name(value), dtypes),
     "shape": _shape,
     "missing": lambda _field, value, _dtypes: value,  # it must fit the dtype: see `declared_kind`
 }

@@ -40,7 +40,13 @@ class TableSpec(SourceSpec):
 
 def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], source: str) -> Columns:
     """Return declared columns; raises `SpecError` if the `source` of this name gives none of a column's kind."""
-    declared = declared_columns(columns)
+    try:
+        declared = declared_columns(columns)
+    except SpecError as error:
+        if error.field != "columns" or not isinstance(error.value, str):
+            raise
+        remedy = f'. Choose a short one, and say what the files call it: names={{"short": {error.value!r}}}'
+        raise SpecError("columns", error.value, error.reason + remedy) from None
     for name, kind in declared.items():
         if type(kind) not in kinds:
             known = ", ".join(each.__name__ for each in kinds)

@@ -61,10 +61,13 @@ def list_lines(path: str, file: File, found: Callable[..., None], quotes: bool =
     With `quotes`, a line end inside double quotes ends no sample. With `header`, the first record names the columns.
 
     Raises:
-        SourceError: A quote is never closed, or the file is compressed.
+        SourceError: A quote is never closed, or the file is compressed, or one of Parquet's.
         OSError: It cannot be read.
     """
-    refuse_compressed(path, file.read(16, 0))
+    begin = file.read(16, 0)
+    refuse_compressed(path, begin)
+    if begin.startswith(b"PAR1"):
+        raise SourceError(f"{path} is a Parquet file, which has no lines: read it with Parquet")
     begins, numbers = _begins(path, file, quotes, header, found)
     first = b""
     if header and len(begins):

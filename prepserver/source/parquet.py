@@ -31,12 +31,7 @@ def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
     name = spec.names.get(column, column)
     parts, found, left = path_to(schema, name)
     if left:
-        rest = ".".join(left)
-        if not hasattr(found, "get_field_index"):
-            why = f"{rest!r} would lie in values of type {found}, and dots lead into structs only"
-        else:
-            why = f"{rest!r} is not among {', '.join(repr(each.name) for each in [*found][:64])}"
-        raise SourceError(f"{path} has no column {name!r}: {why}")
+        raise SourceError(f"{path} has {_missing(spec, name, found, '.'.join(left))}")
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
     is_stored = is_time(found) and isinstance(kind, Scalar) and kind.dtype == "int64"
@@ -48,6 +43,18 @@ def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
             raise SourceError(f"{path}: column {name!r} is {found}: it {why}with the paths by Csv or Jsonl")
         raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {kind}{_remedy(found)}")
     return ".".join(parts)
+
+
+def _missing(spec: Parquet, name: str, found: Any, rest: str) -> str:
+    """Return the end of the error for a column that is not there, of whose name `rest` is not in the type `found`."""
+    if not hasattr(found, "get_field_index"):
+        return f"no column {name!r}: {rest!r} would lie in values of type {found}, and dots lead into structs only"
+    names = [each.name for each in found]
+    if names.count(rest) > 1:
+        return f"several columns {name!r}: rename all but one"
+    is_usual = spec == Parquet(spec.path)
+    remedy = ". Parquet(path) reads images and labels: for others, pass columns=" * is_usual
+    return f"no column {name!r}: {rest!r} is not among {', '.join(map(repr, names[:64]))}{remedy}"
 
 
 def path_to(schema: Any, name: str) -> tuple[list[str], Any, list[str]]:

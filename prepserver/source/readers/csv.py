@@ -44,6 +44,8 @@ class CsvReader(LinesReader):
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Lines:
         spec, header = self.spec, self.spec.header
         listed = list_lines(path, file, found, quotes=True, header=header is None)
+        if header is None and not listed.header:
+            raise SourceError(f"{path} is empty: it has no header line that names the columns")
         if header is None:
             try:
                 header = tuple(_cells(listed.header.decode().rstrip("\r\n"), spec.delimiter))
@@ -54,9 +56,10 @@ class CsvReader(LinesReader):
         wrong = [name for name in wanted if header.count(name) != 1]
         if wrong:
             count = "several columns" if wrong[0] in header else "no column"
+            split = " Where another character separates cells, pass delimiter=." * (len(header) == 1)
             raise SourceError(
                 f"{path} has {count} {', '.join(map(repr, wrong))}; it has: {', '.join(map(repr, header[:64]))}. "
-                "For files without a header line pass header=[...]"
+                f"For files without a header line pass header=[...].{split}"
             )
         listed.cells = [len(header), *map(header.index, wanted)]
         return listed

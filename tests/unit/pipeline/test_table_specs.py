@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
@@ -69,6 +70,25 @@ def test_a_spec_that_cannot_be_names_its_field(make: Any, field: str) -> None:
     with pytest.raises(SpecError) as caught:
         make()
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["customer lifetime value", "customer_lifetime_value_x", "a.b", "index"])
+def test_a_name_that_no_column_can_have_is_one_in_the_files(name: str) -> None:
+    with pytest.raises(SpecError, match=f"identifier .*Choose a short one, and say .*: names=.\"short\": '{name}'"):
+        Parquet("/a", columns={name: Scalar()})
+    with pytest.raises(SpecError, match=r"^columns\.x = 5: must be one of the kinds [^.]*, such as kinds\.Image\(\)$"):
+        Csv("/a", {"x": ANY})
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, np.int16, np.dtype("int16"), "int16"])
+def test_a_dtype_may_be_one_of_torch_or_numpy(dtype: Any) -> None:
+    spec = Csv("/a", {"x": Scalar(dtype, missing=-1), "v": kinds.Array((2,), dtype)})
+    assert spec == Csv("/a", {"x": Scalar("int16", missing=-1), "v": kinds.Array((2,), "int16")})
+    assert source_from_wire(spec.to_wire()) == spec
+    for wrong in (torch.complex64, float, 5, None):
+        with pytest.raises(SpecError, match=r"columns\.x\.dtype = .*: must be 'bool' or"):
+            Csv("/a", {"x": Scalar(wrong)})  # type: ignore[arg-type]
+    assert Parquet("/a", columns={"m": kinds.Mask(dtype=np.uint16)}).columns["m"] == kinds.Mask(dtype="uint16")  # type: ignore[arg-type]
 
 
 def test_declared_columns_need_no_file_that_is_here(tmp_path: Path) -> None:

@@ -287,7 +287,9 @@ def test_a_line_that_is_no_record_is_bad_alone(line: str, said: str, tmp_path: P
     ("text", "said"),
     [
         ("a,b\n1,2\n", "a.csv has no column 'x'; it has: 'a', 'b'. For files without a header line pass header="),
-        ("", "a.csv has no column 'x'|the first record names the columns"),
+        ("", "a.csv is empty: it has no header line that names the columns"),
+        ("y;x\n1;2\n", r"it has: 'y;x'\. For files .* Where another character separates cells, pass delimiter=\."),
+        ("PAR1 and more\n", "a.csv is a Parquet file, which has no lines: read it with Parquet"),
         ("x,x\n1,2\n", "a.csv has several columns 'x'"),
         ('x\n"1\n2\n', "a quote in the record of line 2 is never closed; double the quotes inside cells"),
         ("x\n", "a.csv holds no lines"),

@@ -257,12 +257,16 @@ def test_times_and_decimals_are_refused_with_a_remedy(kind: Kind, values: pa.Arr
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"image": "nope"}, "a.parquet has no column 'nope': 'nope' is not among 'image', 'label', 't'"),
+        (
+            {"image": "nope"},
+            "a.parquet has no column 'nope': 'nope' is not among 'image', 'label', 't', 'twice', 'twice'$",
+        ),
         ({"image": "image.none"}, "has no column 'image.none': 'none' is not among 'bytes', 'path'"),
         (
             {"label": "label.none"},
             "has no column 'label.none': 'none' would lie in values of type int64, and dots lead into structs only",
         ),
+        ({"columns": {"twice": Scalar()}}, "a.parquet has several columns 'twice': rename all but one"),
         ({"columns": {"t": Scalar()}}, "a.parquet: column 't' is string, which cannot be read as Scalar.dtype="),
         (
             {"image": "t"},
@@ -275,7 +279,8 @@ def test_times_and_decimals_are_refused_with_a_remedy(kind: Kind, values: pa.Arr
 def test_a_column_that_is_not_there_is_named_with_those_that_are(
     columns: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    pq.write_table(pa.table({"image": images(2), "label": [1, 2], "t": ["a", "b"]}), tmp_path / "a.parquet")
+    names = ["image", "label", "t", "twice", "twice"]
+    pq.write_table(pa.table([images(2), [1, 2], ["a", "b"], [1, 2], [3, 4]], names), tmp_path / "a.parquet")
     with pytest.raises(SourceError, match=said):
         build_index(Parquet(tmp_path / "a.parquet", **columns), tmp_path / "cache")
 
@@ -296,6 +301,12 @@ def test_names_of_columns_may_have_dots(name: str, found: bytes, tmp_path: Path)
     assert opened(spec, tmp_path).read(0) == {"image": found, "x": 5}
     with pytest.raises(SourceError, match=r"'images\.no' would lie in values of type int64"):
         build_index(Parquet(tmp_path / "a.parquet", image="observation.images.no"), tmp_path / "cache")
+
+
+def test_a_table_without_images_needs_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=r"'image.bytes'.* among 'x'\. Parquet\(path\) reads images.* pass columns="):
+        build_index(Parquet(tmp_path / "a.parquet"), tmp_path / "cache")
 
 
 def test_a_file_that_is_damaged_changed_or_elsewhere_is_named(tmp_path: Path) -> None:

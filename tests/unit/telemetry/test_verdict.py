@@ -217,7 +217,9 @@ def test_no_decoded_cache_is_advised_where_images_move_apart() -> None:
 RAGGED = Csv("/a", {"x": kinds.Array()})
 
 
-@pytest.mark.parametrize("source", [Csv("/a", COLUMNS), RAGGED, Csv("/a", TEXTS), Packed("/a"), ImageFolder("s3://b/a")])
+@pytest.mark.parametrize(
+    "source", [Csv("/a", COLUMNS), RAGGED, Csv("/a", TEXTS), Packed("/a"), ImageFolder("s3://b/a")]
+)
 def test_packing_is_advised_where_it_is_not_refused(source: SourceSpec, tmp_path: Path) -> None:
     with pytest.raises((PackError, SourceError)) as caught:
         pack(source, tmp_path / "packed", Options(Transcoder(False), 1 << 20, 1, False), Report())
