@@ -242,7 +242,7 @@ def declared_columns(given: object) -> dict[str, Kind]:
     if not pairs or len({str(name) for name, _ in pairs}) < len(pairs):
         raise SpecError("columns", given, f"must be 1 to {MAX_COLUMNS} different columns")
     if len(pairs) > MAX_COLUMNS:
-        reason = f"are more than {MAX_COLUMNS}: leave some out, or store many as one list, a kinds.Array((n,))"
+        reason = f"are more than {MAX_COLUMNS}: leave some out, or join numbers to a kinds.Array((n,))"
         raise SpecError("columns", len(pairs), reason)
     columns: dict[str, Kind] = {}
     for name, kind in pairs:

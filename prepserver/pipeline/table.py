@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from prepserver.pipeline.declared import DeclaredColumns, declared_columns
 from prepserver.pipeline.errors import SpecError
@@ -17,6 +17,9 @@ Paths = str | PathLike | Sequence[str | PathLike]
 Names = Mapping[str, str] | None
 """Names in the files of columns that are called otherwise there."""
 
+JoinedNames = Mapping[str, str | Sequence[str]] | None
+"""As `Names`; a list names the columns of the file whose numbers make up one `Array`."""
+
 _MAX_NAME_CHARS = 256
 
 
@@ -29,13 +32,20 @@ class TableSpec(SourceSpec):
 
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kinds: ClassVar[tuple[type[Kind], ...]]  # that a column may have
+    joins: ClassVar[bool] = True  # whether `names` may be `JoinedNames`
     declared: Columns
 
-    def __init__(self, path: Paths, columns: DeclaredColumns, names: Names = None) -> None:
+    def __init__(self, path: Paths, columns: DeclaredColumns, names: JoinedNames = None) -> None:
         self.declared = columns_of_kinds(columns, self.kinds, type(self).__name__)
         # Only those that differ: equal meaning is equal data.
-        self.names = {column: name for column, name in checked_names(names, self.declared) if name != column}
+        given = checked_names(names, self.declared, self.joins)
+        self.names = {column: name for column, name in given if name != column}
         self.path = absolute_all("path", path)
+
+    def names_of(self, column: str) -> list[str]:
+        """Return what the files call a column: one name, or those of the columns that it joins."""
+        name = self.names.get(column, column)
+        return [name] if isinstance(name, str) else name
 
 
 def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], source: str) -> Columns:
@@ -54,11 +64,11 @@ def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], so
     return declared
 
 
-def checked_names(names: Names, columns: Columns) -> list[tuple[str, str]]:
-    """Return columns and their names in the files, sorted.
+def checked_names(names: JoinedNames, columns: Columns, joins: bool = False) -> list[tuple[str, Any]]:
+    """Return columns and their names in the files, sorted; with `joins` there may be a list of names.
 
     Raises:
-        SpecError: There is no such column, or a name cannot be one.
+        SpecError: There is no such column, or a name cannot be one, or the column cannot hold as many as there are.
     """
     names = {} if names is None else names
     if not isinstance(names, Mapping):
@@ -66,9 +76,13 @@ def checked_names(names: Names, columns: Columns) -> list[tuple[str, str]]:
     for column, name in names.items():
         if column not in columns:
             raise SpecError("names", column, f"is no column; there are: {', '.join(columns)}")
-        if not (isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS):
+        several = name if isinstance(name, list | tuple) and joins else [name]
+        if not all(isinstance(each, str) and 0 < len(each) <= _MAX_NAME_CHARS for each in several):
             raise SpecError("names", name, f"must be a name of 1 to {_MAX_NAME_CHARS} characters")
-    return sorted(names.items())
+        if several is name and getattr(columns[column], "shape", ()) != (len(several),):
+            reason = f"are {len(several)} columns of the files: {column!r} must be a kinds.Array(({len(several)},))"
+            raise SpecError("names", name, reason)
+    return [(column, name if isinstance(name, str) else [*name]) for column, name in sorted(names.items())]
 
 
 class NamedColumnsSpec(SourceSpec):
@@ -97,7 +111,7 @@ class NamedColumnsSpec(SourceSpec):
 
     def name_of(self, column: str) -> str:
         """Return what the files call a column."""
-        return (self.names or {}).get(column, self._usual_name(column))
+        return str((self.names or {}).get(column, self._usual_name(column)))
 
     def _usual_name(self, column: str) -> str:
         return {"image": self.image, "label": self.label, "mask": self.mask}.get(column) or column
@@ -115,7 +129,7 @@ class TextTableSpec(TableSpec):
     kinds = (Text, Json, Scalar, Label, Array, Tokens, Image, Mask, Bytes)
 
     def __init__(
-        self, path: Paths, columns: DeclaredColumns, names: Names = None, root: str | PathLike | None = None
+        self, path: Paths, columns: DeclaredColumns, names: JoinedNames = None, root: str | PathLike | None = None
     ) -> None:
         super().__init__(path, columns, names)
         self.root = None if root is None else absolute("root", root)

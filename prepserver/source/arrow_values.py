@@ -88,6 +88,20 @@ class _Lists(Values):
         return self._numbers[self._offsets[row] : self._offsets[row + 1]].astype(self._dtype)
 
 
+class Joined(Values):
+    """Numbers of several columns, which are one array in each row."""
+
+    def __init__(self, parts: list[Values]) -> None:
+        self._parts = parts
+        self.nbytes = sum(each.nbytes for each in parts)
+
+    def value(self, row: int) -> Any:
+        return np.array([each.value(row) for each in self._parts])
+
+    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
+        return all(each.put(rows, target[:, place], here) for place, each in enumerate(self._parts))
+
+
 def is_time(found: Any) -> bool:
     """Return whether a type of Arrow's is a date, a time, a timestamp or a duration."""
     return str(found).startswith(("date", "time", "duration"))

@@ -26,9 +26,21 @@ def pyarrow_for(path: str) -> tuple[Any, Any]:
     return library("pyarrow", what, "arrow"), library("pyarrow.parquet", what, "arrow")
 
 
-def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
-    """Return the dotted name of what is read for a column; raises `SourceError` if the file has none of its kind."""
-    name = spec.names.get(column, column)
+def leaves_of(path: str, schema: Any, spec: Parquet) -> dict[str, list[str]]:
+    """Return for each column the dotted names of what is read: one, or several that the column joins.
+
+    Raises:
+        SourceError: The file has none of such a name and kind.
+    """
+    leaves = {}
+    for column, kind in spec.columns.items():
+        is_joined = isinstance(kind, Array) and isinstance(spec.names.get(column), list)
+        each = Scalar(kind.dtype) if is_joined else kind  # type: ignore[attr-defined]
+        leaves[column] = [_leaf(path, schema, spec, name, each) for name in spec.names_of(column)]
+    return leaves
+
+
+def _leaf(path: str, schema: Any, spec: Parquet, name: str, kind: Kind) -> str:
     parts, found, left = path_to(schema, name)
     if left:
         raise SourceError(f"{path} has {_missing(spec, name, found, '.'.join(left))}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import PathLike
-from prepserver.pipeline.table import Names, Paths, TextTableSpec
+from prepserver.pipeline.table import JoinedNames, Paths, TextTableSpec
 
 
 class Csv(TextTableSpec):
@@ -21,7 +21,8 @@ class Csv(TextTableSpec):
         columns: Columns to read: a map of names to kinds. A `Text` is the cell. A `Scalar` or `Label` is a number, an
             `Array` or `Tokens` a JSON list, a `Json` any JSON. An `Image` or `Mask` is the path of a file below `root`,
             and so are `Bytes`, such as a point cloud for an op of your own.
-        names: Names in the header of columns that are called otherwise there: ``{"width": "sepal width"}``.
+        names: Names in the header of columns that are called otherwise there: ``{"width": "sepal width"}``. Several of
+            the file make one `Array`: ``{"dense": ["I1", "I2"]}`` for a column ``dense`` of the kind ``Array((2,))``.
         root: The folder that paths are relative to; None for the folder of the CSV file.
         header: Names of all cells of a record, for files without a header line; None if the first record of each file
             has the names.
@@ -32,7 +33,7 @@ class Csv(TextTableSpec):
         self,
         path: Paths,
         columns: DeclaredColumns,
-        names: Names = None,
+        names: JoinedNames = None,
         root: str | PathLike | None = None,
         header: Sequence[str] | None = None,
         delimiter: str = ",",
@@ -43,7 +44,7 @@ class Csv(TextTableSpec):
         if header is not None:
             if not (isinstance(header, list | tuple) and header and all(isinstance(name, str) for name in header)):
                 raise SpecError("header", header, "must be a list of the names of all cells, or None")
-            for name in (self.names.get(column, column) for column in self.declared):
+            for name in (name for column in self.declared for name in self.names_of(column)):
                 if name not in header:
                     raise SpecError("header", header, f"has no {name!r}")
         self.delimiter = delimiter

@@ -14,6 +14,6 @@ class Jsonl(TextTableSpec):
             false, an `Array` or `Tokens` a list, a `Json` any value. An `Image`, `Mask` or `Bytes` is the path of a
             file below `root`.
         names: Keys of columns that are called otherwise in the files; dots lead into objects: ``{"answer":
-            "answer.text"}``.
+            "answer.text"}``. Several numbers make one `Array`, as for `Csv`.
         root: The folder that paths are relative to; None for the folder of the file.
     """

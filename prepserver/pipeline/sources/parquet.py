@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prepserver.pipeline.declared import DeclaredColumns
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.table import Names, Paths, TableSpec
+from prepserver.pipeline.table import JoinedNames, Paths, TableSpec
 
 
 class Parquet(TableSpec):
@@ -22,7 +22,8 @@ class Parquet(TableSpec):
         columns: Further columns: a map of names to kinds. An `Image` or `Mask` is an encoded file as bytes, an `Array`
             or `Tokens` a list, a `Json` a struct or list of any form. Numeric columns that have one size in all rows
             are read fastest.
-        names: Names of columns that are called otherwise in the files; dots lead into structs.
+        names: Names of columns that are called otherwise in the files; dots lead into structs. Several columns of
+            numbers make one `Array`, as for `Csv`.
     """
 
     kinds = (Text, Json, Scalar, Label, Array, Tokens, Image, Mask, Bytes)
@@ -33,7 +34,7 @@ class Parquet(TableSpec):
         image: str | None = None,
         label: str | None = None,
         columns: DeclaredColumns | None = None,
-        names: Names = None,
+        names: JoinedNames = None,
     ) -> None:
         if columns is None:
             if image is None and label is None:

@@ -28,6 +28,8 @@ class TFRecord(TableSpec):
 
     kinds = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
 
+    joins = False
+
     def __init__(self, path: Paths, columns: DeclaredColumns = IMAGES, names: Names = None) -> None:
         super().__init__(path, columns, names)
         for name, kind in self.declared.items():

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
+from prepserver.pipeline.kinds import Kind, Scalar
 from prepserver.pipeline.sources.csv import Csv
+from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.lines import Lines, LinesReader, list_lines
+from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES
 from prepserver.source.storage import File
 from prepserver.source.tables import TableSource
@@ -26,6 +32,19 @@ _QUOTING = (
 class _Records(TableSource):
     convert = staticmethod(parsed)
 
+    def __init__(self, container: Container, spec: Csv, roots: Roots) -> None:
+        super().__init__(container, spec, roots)
+        ends = [0, *accumulate(len(spec.names_of(column)) for column in spec.columns)]
+        # of each column, where its cells are among those that are read; empty if each has one
+        self._parts = [
+            slice(*span) if isinstance(spec.names.get(column), list) else span[0]
+            for column, span in zip(spec.columns, pairwise(ends), strict=True)
+        ]
+        if any(isinstance(each, slice) for each in self._parts):
+            self.convert = _converted
+        else:
+            self._parts = []
+
     def values(self, file: int, line: str) -> list[Any]:
         try:
             cells = _cells(line, self._spec.delimiter)
@@ -34,7 +53,16 @@ class _Records(TableSource):
         count, *places = self._cells[file]
         if len(cells) != count:
             raise SampleError(f"the line has {len(cells)} cells and the header {count}")
-        return [cells[place] for place in places]
+        found = [cells[place] for place in places]
+        return [found[part] for part in self._parts] or found
+
+
+def _converted(column: str, kind: Kind, cell: str | list[str]) -> Any:
+    """Return the value of a cell, or of those that a column joins."""
+    if isinstance(cell, str):
+        return parsed(column, kind, cell)
+    one = Scalar(kind.dtype)  # type: ignore[attr-defined]
+    return np.array([parsed(f"{column}[{place}]", one, each) for place, each in enumerate(cell)])
 
 
 class CsvReader(LinesReader):
@@ -52,7 +80,7 @@ class CsvReader(LinesReader):
             except (UnicodeDecodeError, csv.Error) as error:
                 why = "it is not UTF-8: convert the file with iconv" if isinstance(error, UnicodeError) else _QUOTING
                 raise SourceError(f"{path}: the first record names the columns and cannot be read: {why}") from error
-        wanted = [spec.names.get(column, column) for column in spec.columns]
+        wanted = [name for column in spec.columns for name in spec.names_of(column)]
         wrong = [name for name in wanted if header.count(name) != 1]
         if wrong:
             count = "several columns" if wrong[0] in header else "no column"

@@ -9,9 +9,11 @@ from typing import Any
 
 from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.sources.jsonl import Jsonl
+from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.lines import Lines, LinesReader
 from prepserver.source.ranges import Sections
+from prepserver.source.roots import Roots
 from prepserver.source.storage import File, open_file
 from prepserver.source.tables import TableSource
 from prepserver.source.values import at_key, json_object, value_of
@@ -23,10 +25,18 @@ _LOOKED_AT_BYTES = 1 << 20  # of the first file, for keys that are missing
 class _Objects(TableSource):
     convert = staticmethod(value_of)
 
+    def __init__(self, container: Container, spec: Jsonl, roots: Roots) -> None:
+        super().__init__(container, spec, roots)
+        self._keys = [(kind, spec.names.get(column, column)) for column, kind in spec.columns.items()]
+
     def values(self, file: int, line: str) -> list[Any]:
         found = json_object(line, "the line")
-        names = self._spec.names
-        return [at_key(found, names.get(column, column), kind, "the line") for column, kind, _ in self._columns]
+        return [
+            at_key(found, key, kind, "the line")
+            if isinstance(key, str)
+            else [at_key(found, each, kind, "the line") for each in key]
+            for kind, key in self._keys
+        ]
 
 
 def _is_json(text: bytes) -> bool:
@@ -64,8 +74,8 @@ class JsonlReader(LinesReader):
         for line in begin.removeprefix(_BOM).splitlines():  # the last one may be cut off, and is no JSON then
             with contextlib.suppress(SampleError, UnicodeDecodeError):
                 objects.append(json_object(line.decode(), "the line"))
-        for column, kind in self.spec.columns.items():
-            key = self.spec.names.get(column, column)
+        keys = [(key, kind) for column, kind in self.spec.columns.items() for key in self.spec.names_of(column)]
+        for key, kind in keys:
             wrong = [reason for each in objects if (reason := _lacks(each, key, kind))]
             if wrong and len(wrong) == len(objects):
                 raise SourceError(f"{path}: {wrong[0]}. None of the first {len(wrong)} lines has it")

@@ -13,20 +13,20 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Bytes, Image, Mask, Text, Tokens
+from prepserver.pipeline.kinds import Bytes, Image, Kind, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.protocol.work import MAX_ROW_GROUPS
-from prepserver.source.arrow_values import Values, values_of
+from prepserver.source.arrow_values import Joined, Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.parquet import class_names, decoded_bytes, leaf, path_to, places_of, pyarrow_for, repeated
+from prepserver.source.parquet import class_names, decoded_bytes, leaves_of, path_to, places_of, pyarrow_for, repeated
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
@@ -74,7 +74,7 @@ class _Rows(Source):
         self._ranges = container.rows("ranges", "Q" * 2 * meta["most"], 16 * meta["most"])
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
-        self._open: OrderedDict[int, tuple[Any, dict[str, str]]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Any, dict[str, list[str]]]] = OrderedDict()
         self._wanted: OrderedDict[int, None] = OrderedDict()  # groups that have begun to be read
         self._kept: OrderedDict[int, tuple[int, dict[str, Values]]] = OrderedDict()
         self._too_large: dict[int, str] = {}  # by group, the reason that its samples get
@@ -170,11 +170,11 @@ class _Rows(Source):
                     self._open.popitem(last=False)
             opened, names = self._open[file]
             table = opened.read_row_group(
-                group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
+                group - self._firsts[file], columns=list(dict.fromkeys(chain(*names.values()))), use_threads=False
             )
             if len(table) != (rows := self._ends[group] - (self._ends[group - 1] if group else 0)):
                 raise SourceError(f"it has {len(table)} rows, and the metadata of its file say {rows}")
-            found = {column: values_of(column, kind, _column(table, names[column])) for column, kind in columns.items()}
+            found = {column: self._values(column, kind, table, names[column]) for column, kind in columns.items()}
         except SampleError:
             raise
         except MemoryError as error:
@@ -192,7 +192,13 @@ class _Rows(Source):
             raise SampleError(f"{shown} cannot be decoded: {' '.join(str(error).split())[:200]}") from error
         return sum(each.nbytes for each in found.values()), found
 
-    def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
+    def _values(self, column: str, kind: Kind, table: Any, names: list[str]) -> Values:
+        if not isinstance(self._spec.names.get(column), list):
+            return values_of(column, kind, _column(table, names[0]))
+        one = Scalar(kind.dtype)  # type: ignore[attr-defined]
+        return Joined([values_of(f"{column}[{k}]", one, _column(table, name)) for k, name in enumerate(names)])
+
+    def _opened(self, file: int) -> tuple[Any, dict[str, list[str]]]:
         """Return an open file, and the names in it of our columns; those that `repeated` returns stay dictionaries."""
         arrow, parquet = pyarrow_for(self._files[file])
         # A local name, not `self`: workers collect garbage rarely, and a cycle would keep the files open.
@@ -200,11 +206,8 @@ class _Rows(Source):
         read = Stream(lambda length, offset: shards.read(file, offset, length), self._sizes[file])
         handle = arrow.PythonFile(read, mode="r")
         opened = parquet.ParquetFile(handle, pre_buffer=False)
-        names = {
-            column: leaf(self._files[file], opened.schema_arrow, self._spec, column, kind)
-            for column, kind in self._spec.columns.items()
-        }
-        if shared := repeated(opened.metadata, [*names.values()], KEPT_BYTES):
+        names = leaves_of(self._files[file], opened.schema_arrow, self._spec)
+        if shared := repeated(opened.metadata, [*chain(*names.values())], KEPT_BYTES):
             opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=shared)
         return opened, names
 
@@ -223,8 +226,7 @@ class ParquetReader(FilesReader[Groups]):
         except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{path} is damaged, or not a Parquet file: {error}") from error
         groups = Groups(class_names(schema, self.spec))
-        leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
-        places = places_of(meta, leaves)
+        places = places_of(meta, [*chain(*leaves_of(path, schema, self.spec).values())])
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
             wanted = [group.column(place) for place in places]

@@ -12,7 +12,7 @@ import torch
 from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label, Scalar, Text
-from prepserver.pipeline.sources import Arrays, Csv, Jsonl, Parquet, TextLines, source_from_wire
+from prepserver.pipeline.sources import Arrays, Csv, Jsonl, Parquet, TextLines, TFRecord, source_from_wire
 
 ANY: Any = 5
 
@@ -89,6 +89,27 @@ def test_a_dtype_may_be_one_of_torch_or_numpy(dtype: Any) -> None:
         with pytest.raises(SpecError, match=r"columns\.x\.dtype = .*: must be 'bool' or"):
             Csv("/a", {"x": Scalar(wrong)})  # type: ignore[arg-type]
     assert Parquet("/a", columns={"m": kinds.Mask(dtype=np.uint16)}).columns["m"] == kinds.Mask(dtype="uint16")  # type: ignore[arg-type]
+
+
+def test_several_columns_of_the_files_make_an_array() -> None:
+    columns = {"v": kinds.Array((2,)), "x": Scalar()}
+    for kind in (Csv, Jsonl, Parquet):
+        spec: Any = kind("/a", columns=columns, names={"v": ("I1", "I2")})
+        assert spec.names == {"v": ["I1", "I2"]}
+        assert source_from_wire(spec.to_wire()) == spec
+        assert [spec.names_of(column) for column in ("v", "x")] == [["I1", "I2"], ["x"]]
+    Csv("/a", columns, {"v": ["I1", "I2"]}, header=["I1", "x", "I2"])
+    for wrong, said in (
+        ({"v": ["I1"]}, r"names = \['I1'\]: are 1 columns of the files: 'v' must be a kinds.Array\(\(1,\)\)"),
+        ({"x": ["I1", "I2"]}, r"are 2 columns of the files: 'x' must be a kinds\.Array\(\(2,\)\)"),
+        ({"v": ["I1", 5]}, "must be a name of 1 to 256 characters"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            Csv("/a", columns, wrong)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="has no 'I2'"):
+        Csv("/a", columns, {"v": ["I1", "I2"]}, header=["I1", "x"])
+    with pytest.raises(SpecError, match="must be a name of 1 to 256 characters"):
+        TFRecord("/a", columns, {"v": ["I1", "I2"]})  # type: ignore[dict-item]
 
 
 def test_declared_columns_need_no_file_that_is_here(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Columns that join several columns of a file: one array in each row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prepserver.pipeline import kinds
+from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.sources import Csv, Jsonl, Parquet
+from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+
+ROWS: list[dict[str, Any]] = [
+    {"t": "a", "I1": 1, "I2": -1, "y": 0.5},
+    {"t": "b", "I1": None, "I2": 3, "y": 1},
+    {"t": "c", "I1": 5, "I2": 6, "y": 2},
+]
+COLUMNS: dict[str, kinds.Kind] = {
+    "t": kinds.Text(),
+    "dense": kinds.Array((3,), "float32"),
+    "y": kinds.Scalar(),
+    "one": kinds.Array((1,), "int64"),
+}
+NAMES = {"dense": ["I2", "y", "I1"], "one": ["I2"]}
+
+
+def written(form: str, folder: Path, columns: dict[str, kinds.Kind], names: Any = NAMES) -> SourceSpec:
+    path = folder / f"a.{form}"
+    if form == "csv":
+        lines = [",".join("" if each is None else str(each) for each in row.values()) for row in ROWS]
+        path.write_text("\n".join([",".join(ROWS[0]), *lines]))
+        return Csv(path, columns, names)
+    if form == "jsonl":
+        path.write_text("\n".join(map(json.dumps, ROWS)))
+        return Jsonl(path, columns, names)
+    pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
+    return Parquet(path, columns=columns, names=names)
+
+
+def opened(spec: SourceSpec, tmp_path: Path) -> Source:
+    return open_source(spec, build_index(spec, tmp_path / "cache").path)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_several_columns_of_numbers_are_one_array(form: str, tmp_path: Path) -> None:
+    source = opened(written(form, tmp_path, COLUMNS), tmp_path)
+    for index, expected in ((0, [-1, 0.5, 1]), (2, [6, 2, 5])):
+        record = source.read(index)
+        np.testing.assert_array_equal(record["dense"], np.array(expected, np.float32), strict=True)
+        np.testing.assert_array_equal(record["one"], np.array(expected[:1], np.int64), strict=True)
+        assert record["t"] == ROWS[index]["t"]
+        assert record["y"] == ROWS[index]["y"]
+    said = (
+        r"its dense\[2\] is" if form != "jsonl" else r"its dense is \[3, 1, None\], and must be numbers of type float32"
+    )
+    with pytest.raises(SampleError, match=said):
+        source.read(1)
+    for names, error in (
+        ({"dense": ["I2", "y", "I3"]}, "no column 'I3'|no 'I3'"),
+        ({"dense": ["I2", "y", "t"]}, "its|is"),
+    ):
+        with pytest.raises((SourceError, SampleError), match=error):
+            opened(written(form, tmp_path, COLUMNS, names | {"one": ["I2"]}), tmp_path).read(0)
+
+
+def test_numbers_of_several_columns_are_read_in_blocks(tmp_path: Path) -> None:
+    columns = {name: kind for name, kind in COLUMNS.items() if name != "t"}
+    source = opened(written("parquet", tmp_path, columns), tmp_path)
+    into: dict[str, Any] = {
+        "dense": np.zeros((2, 3), np.float32),
+        "y": np.zeros(2, np.float32),
+        "one": np.zeros((2, 1), "i8"),
+    }
+    assert source.read_block([2, 0], into)
+    assert into["dense"].tolist() == [[6, 2, 5], [-1, 0.5, 1]]
+    assert into["one"].tolist() == [[6], [-1]]
+    with pytest.raises(SampleError, match="one by one"):
+        source.read_block([0, 1], into)
