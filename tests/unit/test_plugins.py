@@ -26,6 +26,7 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline.ops import PluginOp
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.sources import Plugin, source_from_wire
+from prepserver.plugin_values import conform
 from prepserver.plugins import PluginError
 from prepserver.source import SampleError, SourceError, build_index, open_source
 from prepserver.source.readers.plugin import PluginSource
@@ -186,7 +187,7 @@ def test_the_digest_covers_what_is_imported_of_the_package(
     ],
 )
 def test_values_of_their_kind_are_taken(value: Any, kind: kinds.Kind, result: Any) -> None:
-    taken = plugins.conform("op 'x'", value, kind)
+    taken = conform("op 'x'", value, kind)
     assert np.array_equal(taken, result)
     if isinstance(taken, np.ndarray):
         assert taken.dtype == np.asarray(result).dtype
@@ -225,7 +226,7 @@ def test_values_of_their_kind_are_taken(value: Any, kind: kinds.Kind, result: An
 )
 def test_values_of_another_kind_are_told(value: Any, kind: kinds.Kind, given: str) -> None:
     with pytest.raises(PluginError, match=rf"^op 'x' declares {type(kind).__name__}\(.* and gives {given}"):
-        plugins.conform("op 'x'", value, kind)
+        conform("op 'x'", value, kind)
 
 
 def source(values: list[Any], kind: kinds.Kind) -> PluginSource:

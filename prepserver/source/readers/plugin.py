@@ -16,6 +16,7 @@ from prepserver import pictures, plugins
 from prepserver.pipeline.kinds import ITEM_BYTES, Image, Mask
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.plugin import Plugin
+from prepserver.plugin_values import as_array, conform, described
 from prepserver.seeding import seeded
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -103,7 +104,7 @@ class PluginSource(Source):
         for name, kind in columns.items():
             what = f"{self._what}, column {name},"
             plane = isinstance(kind, Image | Mask)
-            record[name] = _plane(what, sample[name], kind) if plane else plugins.conform(what, sample[name], kind)
+            record[name] = _plane(what, sample[name], kind) if plane else conform(what, sample[name], kind)
         return record
 
     def name(self, index: int) -> str:
@@ -140,7 +141,7 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
         pixels = _of_picture(what, value, kind)
     elif isinstance(value, torch.Tensor):
         # tensors are (C, H, W), as in torchvision; arrays are (H, W, C)
-        pixels = plugins.as_array(value.movedim(0, -1) if value.ndim == 3 else value)
+        pixels = as_array(value.movedim(0, -1) if value.ndim == 3 else value)
     if isinstance(pixels, np.ndarray) and pixels.dtype == kind.dtype and pixels.size:
         if isinstance(kind, Image) and (pixels.ndim == 2 or pixels.shape[2:] == (1,)):
             pixels = np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
@@ -166,13 +167,13 @@ def _of_picture(what: str, picture: Picture.Image, kind: Any) -> Any:
 def _wrong(value: Any, kind: Any) -> str:
     """What an image or a mask is that cannot be taken, and what to give."""
     size = "any size" if kind.size is None else f"{kind.size[0]} x {kind.size[1]} pixels"
-    given = plugins.described(value)
+    given = described(value)
     if isinstance(value, Picture.Image):
         given = f"a PIL image of mode {value.mode} and {value.height} x {value.width} pixels"
     wanted = "a uint8 array (H, W, C) or tensor (C, H, W)"
     if isinstance(kind, Mask):
         wanted = f"a {kind.dtype} array or tensor (H, W)"
-    dtype = plugins.as_array(value).dtype if isinstance(value, np.ndarray | torch.Tensor) else np.dtype("uint8")
+    dtype = as_array(value).dtype if isinstance(value, np.ndarray | torch.Tensor) else np.dtype("uint8")
     if isinstance(kind, Mask) and dtype == np.uint16:
         wanted += ', or declare kinds.Mask(dtype="uint16")'
     elif dtype.itemsize > 1 and dtype.name in ITEM_BYTES:

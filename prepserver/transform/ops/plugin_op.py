@@ -11,6 +11,7 @@ from prepserver import plugins
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.plugin_op import PluginOp
 from prepserver.pipeline.record import Columns
+from prepserver.plugin_values import as_array, conform, described
 from prepserver.seeding import seeded
 from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
@@ -44,10 +45,10 @@ class PluginOpStage(Stage[PluginOp]):
             given = {name: _own(values[name]) for name in self._op.together}
             returned = self._columns(self._called(given, draws.key()))
             for name in self.makes:
-                values[name] = plugins.conform(f"{self._what}, {name},", returned[name], after[name])
+                values[name] = conform(f"{self._what}, {name},", returned[name], after[name])
             return
         (column,) = self.makes
-        values[column] = plugins.conform(self._what, self._called(_own(values[column]), draws.key()), after[column])
+        values[column] = conform(self._what, self._called(_own(values[column]), draws.key()), after[column])
 
     def make_block(self, block: Sequence[dict[str, Any]], after: Columns, draws: Sequence[Draws]) -> None:
         if not self.takes_blocks:
@@ -66,10 +67,10 @@ class PluginOpStage(Stage[PluginOp]):
             what = f"{self._what}, {name}," if self._op.together else self._what
             found = returned[name]
             if not hasattr(found, "__len__") or len(found) != len(block):
-                shown = plugins.described(found)
+                shown = described(found)
                 raise plugins.PluginError(f"{what} got a block of {len(block)} values and gives {shown}")
             for values, value in zip(block, found, strict=True):
-                values[name] = plugins.conform(what, value, after[name])
+                values[name] = conform(what, value, after[name])
 
     def _columns(self, returned: Any) -> Mapping[str, Any]:
         if not isinstance(returned, Mapping) or {*returned} != {*self.makes}:
@@ -82,11 +83,10 @@ class PluginOpStage(Stage[PluginOp]):
         dtype = image.dtype if self._returns is None else np.dtype(self._returns.dtype)
         # A copy, because the function may write to it; `image` may lie in a row whose channels come first.
         returned = self._called(np.array(image, order="C"), key)
-        pixels = plugins.as_array(returned)
+        pixels = as_array(returned)
         if pixels.shape != declared or pixels.dtype != dtype:
             raise plugins.PluginError(
-                f"{self._what} declares an image of shape {declared} and dtype {dtype} and gives "
-                f"{plugins.described(returned)}"
+                f"{self._what} declares an image of shape {declared} and dtype {dtype} and gives {described(returned)}"
             )
         return delivered(np.require(pixels, requirements=("C", "W")), into)
 

@@ -18,7 +18,8 @@ from prepserver.pipeline.declared import declared_kind
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import source_from_wire
-from prepserver.plugins import PluginError, conform
+from prepserver.plugin_values import conform
+from prepserver.plugins import PluginError
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from tests.support.tf_records import example, framed
 from tests.unit.source.test_hugging_face import write as write_arrow
