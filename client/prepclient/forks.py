@@ -57,6 +57,7 @@ def check_trains() -> None:
     """
     if ONLY_ROWS_VARIABLE in os.environ:
         raise InvalidSpec(
-            f"a process that makes rows for a daemon cannot use a PrepClient: {NEEDS_GUARD}",
+            "a process that makes rows for a daemon cannot use a PrepClient, so no Dataset and no op can; and "
+            f"{NEEDS_GUARD}",
             "plugins",
         )

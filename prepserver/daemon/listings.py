@@ -7,7 +7,6 @@ ends when no job waits for it any more, or when it has reported nothing for too 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections import Counter
@@ -20,7 +19,7 @@ from prepserver.daemon.access import Reading
 from prepserver.daemon.poll import Poll
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
-from prepserver.worker.channel import ChannelClosed
+from prepserver.worker.channel import CannotPass, ChannelClosed
 from prepserver.worker.child import Child
 from prepserver.worker.launch import ZygoteAbsent, ZygoteError
 
@@ -175,8 +174,13 @@ class Listings:
         listing.tries += 1
         listing.heard_s = self._clock()  # a replacement may be silent for as long as the first one
         self._poll.watch(child.fileno(), lambda: self._read(listing, child))
-        with contextlib.suppress(ChannelClosed):  # its end is an event of its own
+        try:
             child.send(listing.request)
+        except CannotPass as e:
+            self._report(listing, work.IndexFailed(f"cannot list the source now: {e}; try again in a few seconds"))
+            return
+        except ChannelClosed:
+            pass  # its end is an event of its own
         self._poll.watch_writing(child.fileno(), child.blocked)
 
     def _read(self, listing: _PendingListing, child: Child) -> None:

@@ -66,7 +66,7 @@ class Quarantine:
     def add(self, source: str, index: int, reason: str, dataset: str, pipeline: str = "", ops: str = "") -> None:
         """Remembers a sample (see `Entry`) while the daemon lives, and longer if its file can be written.
 
-        Beyond `MAX_ENTRIES` it does not, and the sample is tried again as one that was cleared.
+        Beyond `MAX_ENTRIES` it does not, and the sample is tried again once no job reads the dataset.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entry = Entry(source, index, reason, now, dataset=dataset, pipeline=pipeline, ops=ops[:1000])

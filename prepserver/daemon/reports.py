@@ -24,7 +24,7 @@ _SOURCES_MOST = 1000  # that are remembered
 class _Bad:
     """What was logged of a source."""
 
-    count: int = 0  # bad samples; later ones count again in each pass
+    count: int = 0  # rows with a bad sample; one that is not `named` counts again in each pass
     named: set[tuple[int, str]] = field(default_factory=set)  # the first ones, with their reasons
 
 
@@ -71,6 +71,8 @@ class Reports:
             bad.named.add(sample)
             log.warning("bad sample %d: %s", row.index, row.reason)
             if bad.count == _NAMED_MOST:
-                log.warning("of more bad samples of this dataset, only the 100th, the 1000th and so on are named here")
+                log.warning(
+                    "of more rows with bad samples of this dataset, only the 100th, the 1000th and so on are named"
+                )
         elif str(bad.count).strip("0") == "1":
-            log.warning("bad sample %d, the %dth of its dataset: %s", row.index, bad.count, row.reason)
+            log.warning("bad sample %d, in the %dth such row of its dataset: %s", row.index, bad.count, row.reason)

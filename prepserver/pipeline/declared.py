@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from types import FunctionType
 from typing import Any, ClassVar, Self
 
@@ -173,7 +174,8 @@ def _number_of(field: str, dtype: str, value: object) -> float:
     """Return a number that is one of a dtype; raises `SpecError` if it is not."""
     if dtype.startswith("float"):
         most = _MOST_FLOAT.get(dtype, math.inf)
-        return math.nan if value == _NAN or value != value else checks.number(field, value, -most, most)
+        is_nan = value == _NAN if isinstance(value, str) else isinstance(value, Real) and value != value
+        return math.nan if is_nan else checks.number(field, value, -most, most)
     if dtype == "bool":
         return checks.integer(field, int(value) if isinstance(value, bool) else value, 0, 1)
     bits = 8 * ITEM_BYTES[dtype]

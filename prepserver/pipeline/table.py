@@ -77,6 +77,8 @@ def checked_names(names: JoinedNames, columns: Columns, joins: bool = False) -> 
         if column not in columns:
             raise SpecError("names", column, f"is no column; there are: {', '.join(columns)}")
         several = name if isinstance(name, list | tuple) and joins else [name]
+        if isinstance(name, list | tuple) and not joins:
+            raise SpecError("names", name, "must be one name: Csv, Jsonl and Parquet join several columns")
         if not all(isinstance(each, str) and 0 < len(each) <= _MAX_NAME_CHARS for each in several):
             raise SpecError("names", name, f"must be a name of 1 to {_MAX_NAME_CHARS} characters")
         if several is name and getattr(columns[column], "shape", ()) != (len(several),):

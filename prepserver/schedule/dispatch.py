@@ -109,7 +109,7 @@ class Dispatch:
         for stream in order:
             if stream.id in slot.barred:
                 continue
-            most = self._chunk_rows_of(stream) if stream.lanes else 0
+            most = self._chunk_rows_of(stream, stream.lanes_at(stream.head)) if stream.lanes else 0
             chunk = self._chunk_of(stream, slot, most) if most else None
             if chunk is not None:
                 self._turn_ns = self._turn_of(stream) * TURN_NS
@@ -130,6 +130,7 @@ class Dispatch:
         )
         if chunk is not None:
             chunk.lanes = stream.lanes_at(chunk.position)  # it may have waited
+            most = self._chunk_rows_of(stream, chunk.lanes)
             if chunk.count > most:
                 stream.groups.put_back(stream.split(chunk, most))
         return chunk
@@ -138,13 +139,13 @@ class Dispatch:
         """A stream's worker time in whole turns; a stream without work saves up no credit."""
         return max(stream.served_ns, self._turn_ns) // TURN_NS
 
-    def _chunk_rows_of(self, stream: Stream) -> int:
-        """Rows in the next chunk of a stream.
+    def _chunk_rows_of(self, stream: Stream, lanes: tuple[int, ...]) -> int:
+        """Rows in the next chunk of some lanes of a stream.
 
         Chunks grow after `SETTLED_CHUNKS` if the ring can hold twice the rows that all workers have in hand. At the
         pace of the last chunk, a worker must finish within `SLOW_NS`; the first chunk of some lanes has one row.
         """
-        row_ns = stream.row_ns(stream.lanes_at(stream.head))
+        row_ns = stream.row_ns(lanes)
         if row_ns is None:
             return 1  # it may take a minute
         most = self.chunk_rows

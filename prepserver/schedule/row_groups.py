@@ -16,6 +16,9 @@ from prepserver.schedule.records import Chunk
 DECODES_WAITED = 2
 """An idle worker decodes a group again if a worker that keeps it is busy for longer than this many decode times."""
 
+RUN_MOST = 1 << 16
+"""Positions that are looked at together, however large a ring and a group are: about 10 ms of the daemon's loop."""
+
 
 class RowGroups:
     """The row groups of a source, for a stream whose neighbouring positions mostly lie in one group.
@@ -39,10 +42,10 @@ class RowGroups:
         return RowGroups(self._indices, self._ends, self._kept_rows)
 
     def run(self, position: int, most: int) -> int:
-        """How many positions from this one on, up to `most`, lie in one group."""
-        indices = self._indices(position, most)
-        begin, end = self._bounds(self._group(indices[0]))
-        return next((k for k, index in enumerate(indices) if k and not begin <= index < end), most)
+        """How many positions from this one on, up to `most` and a limit, lie in one group."""
+        begin, end = self._bounds(self._group_at(position))
+        indices = self._indices(position, min(most, end - begin, RUN_MOST))
+        return next((k for k, index in enumerate(indices) if k and not begin <= index < end), len(indices))
 
     def next_for(
         self,

@@ -146,7 +146,8 @@ class Stream:
     def next_chunk(self, most: int, least: int, waits: Callable[[int], bool] | None = None) -> Chunk | None:
         """Takes the next run of positions to fill, of at most `most` rows; None while the window is full.
 
-        A window with room for fewer rows than `least` counts as full. A run whose first position `waits` may be longer.
+        A window with room for fewer rows than `least` counts as full. If `waits` says that the first position waits for
+        another worker, the run is as long as the window allows.
         """
         low = self.low
         if (lost := self.chunks.next_lost()) is not None:

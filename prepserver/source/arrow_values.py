@@ -121,15 +121,15 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
         flat = flat.flatten()
     if hasattr(flat.type, "value_type") or str(flat.type) == "null" or (shape and flat.null_count):
         return Values(column, kind, array)
-    good = is_valid = np.ones(len(flat), np.bool_)
+    is_valid = np.ones(len(flat), np.bool_)
     if flat.null_count:
         is_valid = flat.is_valid().to_numpy(zero_copy_only=False)
-        good = is_valid.copy()
         flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
     numbers = flat.to_numpy(zero_copy_only=False)
     dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
     with np.errstate(over="ignore", invalid="ignore"):
         values = numbers.astype(dtype, copy=False)
+    good = np.ones(len(flat), np.bool_)
     if values.dtype != numbers.dtype:
         good &= _fit(numbers, values)
     if isinstance(kind, Label):
@@ -137,6 +137,8 @@ def values_of(column: str, kind: Kind, array: Any) -> Values:
     if isinstance(kind, Scalar) and kind.missing is not None and not is_valid.all():
         values = np.where(is_valid, values, dtype.type(kind.missing))
         good |= ~is_valid
+    else:
+        good &= is_valid
     values = values.reshape(len(array), *shape)
     return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
 

@@ -66,7 +66,7 @@ def list_lines(path: str, file: File, found: Callable[..., None], quotes: bool =
     """
     begin = file.read(16, 0)
     refuse_compressed(path, begin)
-    if begin.startswith(b"PAR1"):
+    if begin.startswith(b"PAR1") and file.read(4, file.size - 4) == b"PAR1":
         raise SourceError(f"{path} is a Parquet file, which has no lines: read it with Parquet")
     begins, numbers = _begins(path, file, quotes, header, found)
     first = b""

@@ -10,6 +10,7 @@ from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Sca
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.arrow_values import is_time
 from prepserver.source.errors import SourceError, library
+from prepserver.source.values import REPLACES, splits
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
@@ -43,7 +44,7 @@ def leaves_of(path: str, schema: Any, spec: Parquet) -> dict[str, list[str]]:
 def _leaf(path: str, schema: Any, spec: Parquet, name: str, kind: Kind) -> str:
     parts, found, left = path_to(schema, name)
     if left:
-        raise SourceError(f"{path} has {_missing(spec, name, found, '.'.join(left))}")
+        raise SourceError(f"{path} has {_missing(spec, name, found, left)}")
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
     is_stored = is_time(found) and isinstance(kind, Scalar) and kind.dtype == "int64"
@@ -69,20 +70,24 @@ def _missing(spec: Parquet, name: str, found: Any, rest: str) -> str:
     return f"no column {name!r}: {rest!r} is not among {', '.join(map(repr, names[:64]))}{remedy}"
 
 
-def path_to(schema: Any, name: str) -> tuple[list[str], Any, list[str]]:
+def path_to(schema: Any, name: str) -> tuple[list[str], Any, str]:
     """Return the columns that a dotted name leads through, the type of the last one, and what is left of the name.
 
-    Names of columns may have dots, too: the longest one that is there counts.
+    Names of columns may have dots, too: of several ways, the one whose first column is shortest counts.
     """
-    found, parts, left = schema, [], name.split(".")
-    while left and hasattr(found, "get_field_index"):
-        heads = (".".join(left[:count]) for count in range(len(left), 0, -1))
-        part = next((each for each in heads if found.get_field_index(each) >= 0), None)
-        if part is None:
-            break
-        parts.append(part)
-        found, left = found.field(part).type, left[part.count(".") + 1 :]
-    return parts, found, left
+    if not hasattr(schema, "get_field_index"):
+        return [], schema, name
+    if schema.get_field_index(name) >= 0:
+        return [name], schema.field(name).type, ""
+    failed: tuple[list[str], Any, str] = [], schema, name
+    for first, rest in splits(name):
+        if schema.get_field_index(first) >= 0:
+            parts, found, left = path_to(schema.field(first).type, rest)
+            if not left:
+                return [first, *parts], found, left
+            if not failed[0]:
+                failed = [first, *parts], found, left
+    return failed
 
 
 def places_of(meta: Any, leaves: Sequence[str]) -> list[int]:
@@ -118,7 +123,9 @@ def repeated(meta: Any, leaves: Sequence[str], most_bytes: int) -> list[str]:
 
 def _remedy(found: Any) -> str:
     if is_time(found):
-        return ': kinds.Scalar("int64") gives the integer that is stored'
+        return ': kinds.Scalar("int64") gives it as an integer'
+    if str(found) == "null":
+        return REPLACES
     while hasattr(found, "value_type"):
         found = found.value_type
     is_other = is_time(found) or str(found).startswith("decimal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,7 +26,7 @@ _MISSING = frozenset(
      "NULL", "NaN", "None", "n/a", "nan", "null"}
 )  # fmt: skip
 """Cells that mean no value: those of ``pandas.read_csv``."""
-REPLACES = "; kinds.Scalar(..., missing=...) replaces missing values"
+REPLACES = "; only a kinds.Scalar(..., missing=...) replaces missing values"
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
@@ -47,7 +48,7 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
             return given
         raise _wrong(column, kind, given)
     if given is None and isinstance(kind, Scalar) and kind.missing is not None:
-        return np.dtype(kind.dtype).type(kind.missing)
+        return np.array(kind.missing, kind.dtype)
     found = _number_of(kind, given)
     return _numbers(column, kind, given) if found is None else found
 
@@ -195,8 +196,8 @@ def json_object(text: str, what: str) -> dict[str, Any]:
 def at_key(found: Any, name: str, kind: Kind, what: str, asked: str = "") -> Any:
     """Return the value of a key, or of keys separated by dots; None if it is absent and its kind may be missing.
 
-    A key may have dots, too: the longest one that is there counts. `asked` is the whole name, of which `name` is the
-    rest.
+    A key may have dots, too: of several ways to a value, the one whose first key is shortest counts. `asked` is the
+    whole name, of which `name` is the rest.
 
     Raises:
         SampleError: As `json_object`.
@@ -204,18 +205,33 @@ def at_key(found: Any, name: str, kind: Kind, what: str, asked: str = "") -> Any
     asked = asked or name
     if isinstance(found, dict) and name in found:
         return found[name]
-    first, dot, _ = name.rpartition(".")
-    while dot and isinstance(found, dict):
+    failure = None
+    for first, rest in splits(name) if isinstance(found, dict) else ():
         if first in found:
-            return at_key(found[first], name[len(first) + 1 :], kind, what, asked)
-        first, dot, _ = first.rpartition(".")
+            try:
+                value = at_key(found[first], rest, kind, what, asked)
+            except SampleError as error:
+                failure = failure or error
+            else:
+                if value is not None or not kind.may_be_missing:
+                    return value
+    if failure is not None:
+        raise failure
     if kind.may_be_missing and (found is None or isinstance(found, dict)):
         return None
     more = f": {name!r} would lie in a list, and dots lead into objects only" if isinstance(found, list) else ""
     if isinstance(found, dict):
         place = asked.removesuffix(name).rstrip(".")
-        more = f"; {repr(place) if place else 'it'} has: {', '.join(map(repr, list(found)[:_SHOWN_KEYS])) or 'nothing'}"
+        keys = ", ".join(f"{each!r:.{_SHOWN_CHARS}}" for each in list(found)[:_SHOWN_KEYS])
+        more = f"; {repr(place) if place else 'it'} has: {keys or 'nothing'}"
     raise SampleError(f"{what} has no {asked!r}{more}")
+
+
+def splits(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the ways to cut a name in two at a dot, the shortest beginning first."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        yield ".".join(parts[:count]), ".".join(parts[count:])
 
 
 def _wrong(column: str, kind: Kind, given: Any) -> SampleError:

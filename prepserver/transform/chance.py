@@ -8,14 +8,11 @@ from typing import Any, TypeVar
 
 from prepserver.pipeline.nested import Nesting
 from prepserver.pipeline.op import ChanceOp
-from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
+from prepserver.transform.stage import NOT_FIRST, Array, Drawn, Draws, Stage, delivered
 from prepserver.transform.tones import Change
 
 ChanceT = TypeVar("ChanceT", bound=ChanceOp)
 NestingT = TypeVar("NestingT", bound=Nesting)
-
-_NOT_FIRST = 0
-"""Place of stages within a stage: they never get an image that is decoded at a smaller scale."""
 
 
 class ChanceStage(Stage[ChanceT]):
@@ -79,7 +76,7 @@ class NestingStage(Stage[NestingT]):
         from prepserver.transform.ops import stage_of  # the registry imports its members, which import this module
 
         super().__init__(op, place)
-        self._inner = [stage_of(each, _NOT_FIRST) for each in op.transforms]
+        self._inner = [stage_of(each, NOT_FIRST) for each in op.transforms]
 
     def _all(self, stages: Iterable[Stage[Any]], height: int, width: int, draws: Draws) -> Drawn:
         decisions: list[Drawn] = []

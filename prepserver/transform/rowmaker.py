@@ -14,6 +14,7 @@ import numpy as np
 
 from prepserver.pipeline.kinds import Boxes, Image, Kind, Mask, Size, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
+from prepserver.pipeline.ops.only import Only
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey
@@ -23,6 +24,7 @@ from prepserver.transform.follower import Follower
 from prepserver.transform.moves import COLUMNS, Move
 from prepserver.transform.objects import Objects
 from prepserver.transform.ops import stage_of
+from prepserver.transform.ops.only import OnlyStage
 from prepserver.transform.stage import Array, Box, Drawn, Draws, Follow, Stage, Step
 from prepserver.transform.whole import WholeCrop, whole_crop
 
@@ -67,9 +69,7 @@ class RowMaker:
     def __init__(self, pipeline: Pipeline, view: int = 0, begin: int = 0) -> None:
         self._view = pipeline.numbers[view]
         self._begin = begin
-        self._stages = [
-            stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
-        ]
+        self._stages = _stages_of(pipeline)
         changed = {name for stage in self._stages for name in stage.makes}
         # The fields that it makes, in the order of the columns.
         self.fields = tuple(
@@ -178,6 +178,7 @@ class RowMaker:
         if height * width > self.max_pixels:
             raise BadSample(f"{height}x{width} pixels are more than max_pixels={self.max_pixels}")
         part, scale = Box(0, 0, height, width), 1
+        first = 0 if column is None or not column.stages else column.stages[0]
         steps: list[tuple[Box | None, Step | None]] = [(None, None)] * self._begin
         moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # the previous step with this stage's flip included
@@ -200,7 +201,7 @@ class RowMaker:
             if stage.axis == COLUMNS and drawn.step is not None and mirrored is not None:
                 steps[-1] = steps[-1][0], mirrored
                 drawn = _NOTHING
-            if number == 0:
+            if number == first:
                 part, scale = drawn.part or part, drawn.scale
                 steps.append((None, drawn.step))
             else:
@@ -290,6 +291,16 @@ class RowMaker:
         for values, rows in zip(block, outs, strict=True):
             for column, out in self.values:
                 rows[out][...] = values[column]
+
+
+def _stages_of(pipeline: Pipeline) -> list[Stage[Any]]:
+    stages: list[Stage[Any]] = []
+    for place, op in enumerate(pipeline.ops):
+        if isinstance(op, Only):
+            stages.append(OnlyStage(op, place, all(each.column not in (None, op.column) for each in stages)))
+        elif place > 0 and not isinstance(op, ToLayout):
+            stages.append(stage_of(op, place))
+    return stages
 
 
 def _form(kind: Kind) -> object:

@@ -29,6 +29,8 @@ OpT = TypeVar("OpT", bound=Op)
 
 FIRST = 1
 """Place of the op that gets the decoded image: after `Decode`."""
+NOT_FIRST = 0
+"""Place of a stage within a stage that never gets an image that is decoded at a smaller scale."""
 
 _WORDS = struct.Struct("<8Q")
 

@@ -153,11 +153,12 @@ class Zygote:
         self.ready, self._killed, self.about = False, False, _NOT_UP
         self._started_s = time.monotonic()
         try:
-            with contextlib.suppress(ChannelClosed):  # `receive` reports it
-                self._channel.send(self._prepare)
-        except ProtocolError as e:
+            self._channel.send(self._prepare)
+        except (CannotPass, ProtocolError) as e:
             self.close()
             raise ZygoteError(f"cannot tell {self.name} what to load: {e}") from e
+        except ChannelClosed:
+            pass  # `receive` reports it
 
     def fileno(self) -> int:
         """Descriptor of the line to the zygote, for poll; -1 if there is none."""

@@ -1,7 +1,7 @@
 """`Truncate`: a limit on the number of tokens."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
@@ -22,6 +22,7 @@ class Truncate(Op):
     """
 
     nests = False
+    unwritten = (("side", "right"),)
 
     def __init__(self, length: int, column: str = "tokens", side: Literal["right", "left"] = "right") -> None:
         self.side = checks.choice("side", side, ("right", "left"))
@@ -38,7 +39,3 @@ class Truncate(Op):
                 )
                 raise SpecError("length", self.length, reason)
         return {**columns, self.column: replace(kind, count=kind.count and min(kind.count, self.length))}
-
-    def to_wire(self) -> dict[str, Any]:
-        """As `Spec.to_wire`, without a side that is the default: pipelines of earlier releases keep their digests."""
-        return {name: value for name, value in super().to_wire().items() if (name, value) != ("side", "right")}

@@ -78,12 +78,12 @@ class JsonlReader(LinesReader):
         for key, kind in keys:
             wrong = [reason for each in objects if (reason := _lacks(each, key, kind))]
             if wrong and len(wrong) == len(objects):
-                raise SourceError(f"{path}: {wrong[0]}. None of the first {len(wrong)} lines has it")
+                raise SourceError(f"{path}: {wrong[0]}. None of {len(wrong)} lines at its beginning has it")
 
 
 def _lacks(found: dict[str, Any], key: str, kind: Kind) -> str:
     try:
-        at_key(found, key, kind, "the first line")
+        at_key(found, key, kind, "a line")
     except SampleError as error:
         return error.reason
     return ""

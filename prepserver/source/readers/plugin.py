@@ -115,7 +115,7 @@ def _hint(error: BaseException) -> str:
     """Say what to do if the sandbox refuses what a Dataset reads; empty if the file's own mode does, or nothing."""
     place = getattr(error, "filename", None) or "/"
     try:
-        if isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) and isinstance(place, str | bytes):  # else a descriptor
             os.close(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except PermissionError:
         if os.access(place, os.R_OK, effective_ids=True):  # Landlock does not control access(2)
@@ -174,7 +174,7 @@ def _wrong(value: Any, kind: Any) -> str:
     if isinstance(kind, Mask):
         wanted = f"a {kind.dtype} array or tensor (H, W)"
     dtype = as_array(value).dtype if isinstance(value, np.ndarray | torch.Tensor) else np.dtype("uint8")
-    if isinstance(kind, Mask) and dtype == np.uint16:
+    if isinstance(kind, Mask) and dtype.name == "uint16" != kind.dtype:
         wanted += ', or declare kinds.Mask(dtype="uint16")'
     elif dtype.itemsize > 1 and dtype.name in ITEM_BYTES:
         wanted += f', or declare kinds.Array({tuple(value.shape)}, "{dtype.name}")'

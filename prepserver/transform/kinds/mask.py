@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.kinds import Kind, Mask, Size
+from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Cut, Displace, Mirror, Move, Scale, Warp
 from prepserver.transform.pillow import PillowImage
@@ -45,7 +46,10 @@ class MaskFollower(Follower):
         return {name: tiled([part[name] for part in parts], canvas, places) for name in parts[0]}
 
     def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
-        outs[self._column][...] = self.moved(size, moves)[self._column]
+        mask, out = self.moved(size, moves)[self._column], outs[self._column]
+        if mask.shape != out.shape:
+            raise BadSample(f"has {mask.shape} pixels (height, width), and rows of {out.shape} are declared")
+        out[...] = mask
 
 
 def _moved(mask: Array, move: Move) -> Array:

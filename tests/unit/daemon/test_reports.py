@@ -53,9 +53,9 @@ def test_the_log_names_some_of_many_bad_samples(
 
     assert logged(0, 1100) == [
         *(f"bad sample {p}: {p}.jpg: cut off" for p in range(20)),
-        "of more bad samples of this dataset, only the 100th, the 1000th and so on are named here",
-        "bad sample 99, the 100th of its dataset: 99.jpg: cut off",
-        "bad sample 999, the 1000th of its dataset: 999.jpg: cut off",
+        "of more rows with bad samples of this dataset, only the 100th, the 1000th and so on are named",
+        "bad sample 99, in the 100th such row of its dataset: 99.jpg: cut off",
+        "bad sample 999, in the 1000th such row of its dataset: 999.jpg: cut off",
     ]
     assert logged(0, 1100) == []
     assert logged(1, 3) == [f"bad sample {p}: {p}.jpg: cut off" for p in range(3)]

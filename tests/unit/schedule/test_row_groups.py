@@ -10,7 +10,7 @@ from prepserver.protocol.messages import Shuffle
 from prepserver.schedule.actions import Action, Announce, Submit
 from prepserver.schedule.events import WorkerRetires
 from prepserver.schedule.records import Chunk, Cursor, Lane, Took
-from prepserver.schedule.row_groups import DECODES_WAITED, RowGroups
+from prepserver.schedule.row_groups import DECODES_WAITED, RUN_MOST, RowGroups
 from prepserver.schedule.twice import TWICE_S
 from tests.support.consistency import validate
 from tests.support.schedule_world import Ask, World
@@ -71,8 +71,12 @@ def test_a_chunk_ends_where_its_row_group_does() -> None:
     assert [task.chunk.count for task in s.workers.tasks.values()] == [3, 3, 3, 3]
 
 
-def test_rows_that_wait_are_cut_when_a_worker_gets_them() -> None:
-    """One worker idles while the other one makes the first chunk, which has one row: all others have more."""
+@pytest.mark.parametrize("joins", [0, 3, 20])
+def test_rows_that_wait_are_cut_when_a_worker_gets_them(joins: int) -> None:
+    """One worker idles while the other one makes the first chunk, which has one row: all others have more.
+
+    A lane that joins meanwhile has no rows there yet, and changes nothing.
+    """
     n = 8192
     s = scheduler(rows=4096, group=4096, kept=n, chunk=16, n=n)
     stream = s.streams[1]
@@ -82,17 +86,35 @@ def test_rows_that_wait_are_cut_when_a_worker_gets_them() -> None:
     for action in actions:  # which grows
         if isinstance(action, Submit):
             fills.append(action.fill)
+            if len(fills) == joins:
+                s.add_lane(1, Lane(11, ("other", 0), 4096, stream.head))
+                line = BatchLine(n, BatchShape(4), 0, stream.head)
+                s.add_cursor(1, Cursor(6, 11, 6, line, 1000, stream.head, stream.head, present=True))
             decodes = s.workers.tasks[action.fill.task].decodes
             took = Took(ROW_NS * action.fill.count + DECODE_NS * decodes)
             actions += s.made(action.worker, action.fill.task, took=took)
             validate(s)
         elif isinstance(action, Announce) and action.upto < n:
-            actions += s.release(5, action.upto)
+            actions += s.release(action.cursor, action.upto)
     made = sorted((fill.position, fill.count) for fill in fills)
     ends = [position + count for position, count in made]
     assert [position for position, _ in made] == [0, *ends[:-1]]
     assert ends[-1] >= n
     assert len(made) < 200
+
+
+def test_a_long_run_is_looked_at_in_parts() -> None:
+    asked: list[int] = []
+
+    def indices(position: int, count: int) -> list[int]:
+        asked.append(count)
+        return list(range(position, position + count))
+
+    groups = RowGroups(indices, [10, RUN_MOST * 5], N)
+    assert groups.run(0, 1 << 40) == 10
+    assert groups.run(10, 1 << 40) == RUN_MOST
+    assert groups.run(RUN_MOST * 5 - 3, 2) == 2
+    assert max(asked) == RUN_MOST
 
 
 def test_rows_that_wait_are_in_the_window() -> None:

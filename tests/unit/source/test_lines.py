@@ -289,7 +289,7 @@ def test_a_line_that_is_no_record_is_bad_alone(line: str, said: str, tmp_path: P
         ("a,b\n1,2\n", "a.csv has no column 'x'; it has: 'a', 'b'. For files without a header line pass header="),
         ("", "a.csv is empty: it has no header line that names the columns"),
         ("y;x\n1;2\n", r"it has: 'y;x'\. For files .* Where another character separates cells, pass delimiter=\."),
-        ("PAR1 and more\n", "a.csv is a Parquet file, which has no lines: read it with Parquet"),
+        ("PAR1 and more PAR1", "a.csv is a Parquet file, which has no lines: read it with Parquet"),
         ("x,x\n1,2\n", "a.csv has several columns 'x'"),
         ('x\n"1\n2\n', "a quote in the record of line 2 is never closed; double the quotes inside cells"),
         ("x\n", "a.csv holds no lines"),
@@ -344,10 +344,10 @@ def test_a_key_that_no_line_has_is_refused_with_those_it_has(tmp_path: Path) -> 
     (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines), errors="surrogateescape")
     (tmp_path / "b.jsonl").write_text("1\n2\n")
     (tmp_path / "c.jsonl").write_text("")
-    said = r"a\.jsonl: the first line has no 'u'; it has: 'y', 'z'\. None of the first 3 lines has it"
+    said = r"a\.jsonl: a line has no 'u'; it has: 'y', 'z'\. None of 3 lines at its beginning has it"
     with pytest.raises(SourceError, match=said):
         build_index(Jsonl(tmp_path / "*.jsonl", {"x": Scalar()}, {"x": "u"}), tmp_path / "cache")
-    with pytest.raises(SourceError, match=r"the first line has no 'y\.c'; 'y' has: 'b'\. None"):
+    with pytest.raises(SourceError, match=r"a line has no 'y\.c'; 'y' has: 'b'\. None"):
         build_index(Jsonl(tmp_path / "*.jsonl", {"x": Scalar()}, {"x": "y.c"}), tmp_path / "cache")
     for there in (
         Jsonl(tmp_path / "*.jsonl", {"x": Scalar()}),  # a line has it

@@ -131,6 +131,17 @@ def test_a_column_without_any_value_is_missing_throughout(tmp_path: Path) -> Non
     assert math.isnan(opened(Parquet(tmp_path / "a.parquet", columns=columns), tmp_path).read(1)["x"])
 
 
+def test_a_number_that_does_not_fit_is_bad_and_not_missing(tmp_path: Path) -> None:
+    cases: list[list[Any]] = [[1, 300, 2], [1, None, 300]]
+    for number, values in enumerate(cases):
+        pq.write_table(pa.table({"x": pa.array(values, pa.int64())}), tmp_path / f"{number}.parquet")
+        spec = Parquet(tmp_path / f"{number}.parquet", columns={"x": kinds.Scalar("uint8", 0)})
+        source, wrong = opened(spec, tmp_path), values.index(300)
+        with pytest.raises(SampleError, match="its x is 300, and must be a number of type uint8"):
+            source.read(wrong)
+        assert [source.read(index)["x"] for index in range(3) if index != wrong] == [1, values[3 - wrong] or 0]
+
+
 def test_a_plug_in_may_give_none() -> None:
     assert conform("x", None, kinds.Scalar("int8", -1)) == -1
     with pytest.raises(PluginError, match="gives NoneType"):

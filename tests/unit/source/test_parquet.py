@@ -138,7 +138,7 @@ def test_what_json_cannot_hold_is_refused(values: pa.Array, tmp_path: Path) -> N
     ("kind", "values", "said"),
     [
         (Scalar("int64"), pa.array([None, 1]), "its x is null"),
-        (Scalar("int64"), pa.array([None, 1]).cast(pa.timestamp("us")), "its x is null; kinds.Scalar"),
+        (Scalar("int64"), pa.array([None, 1]).cast(pa.timestamp("us")), "its x is null; only a kinds.Scalar"),
         (Scalar("uint8"), pa.array([256, 1]), "its x is 256, and must be a number of type uint8"),
         (Scalar("bool"), pa.array([2, 1]), "its x is 2, and must be a number of type bool"),
         (Scalar("float16"), pa.array([1e9, 1.0]), "its x is 1000000000.0, and must be a number of type float16"),
@@ -242,8 +242,8 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
 @pytest.mark.parametrize(
     ("kind", "values", "said"),
     [
-        (Scalar(), pa.array([1], pa.timestamp("us")), r': kinds\.Scalar\("int64"\) gives the integer that is stored$'),
-        (Label(), pa.array([1], pa.int32()).cast(pa.date32()), r'kinds\.Scalar\("int64"\) gives the integer'),
+        (Scalar(), pa.array([1], pa.timestamp("us")), r': kinds\.Scalar\("int64"\) gives it as an integer$'),
+        (Label(), pa.array([1], pa.int32()).cast(pa.date32()), r'kinds\.Scalar\("int64"\) gives it as an integer'),
         (Array((1,), "int64"), pa.array([[1]], pa.list_(pa.timestamp("us"))), "cast it to a float or an integer"),
         (Scalar(), pa.array([1]).cast(pa.decimal128(20, 1)), "cast it to a float or an integer, and write"),
         (Scalar("int64"), pa.array(["1"]), r"Scalar\(dtype='int64'\)$"),

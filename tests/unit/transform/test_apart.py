@@ -27,6 +27,7 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
+from prepserver.transform.stage import Box
 
 CAMERAS: Columns = {"top": Image((300, 400)), "wrist": Image((96, 128))}
 UNKNOWN: Columns = {"top": Image(), "wrist": Image()}
@@ -78,8 +79,20 @@ def test_only_moves_one_image_and_no_other(first: bool) -> None:
         both = rows(ops, columns, index)
         # An op's random numbers depend on its place.
         assert np.array_equal(both["wrist"], rows([crop, ColorJitter(0), flip], {"wrist": Image()}, index)["wrist"])
-        top = [ColorJitter(0), Resize((30, 40)), flip, Grayscale(1)]
+        top = [Resize((30, 40)), ColorJitter(0), flip, Grayscale(1)]  # a resize draws none
         assert np.array_equal(both["top"], rows(top, {"top": Image()}, index)["top"])
+
+
+def test_the_first_op_of_an_image_gets_it_as_it_is_decoded() -> None:
+    """It is decoded in part, or at a smaller scale, wherever the op stands, and never after another op of the image."""
+    makers = row_makers(Pipeline.from_ops([Only("wrist", Resize((24, 24))), Only("top", RandomCrop(24))], 1, UNKNOWN))
+    (maker,) = makers
+    top, wrist = maker.images
+    assert maker.plan(300, 400, SampleKey(7, 0, 0), column=top).part != Box(0, 0, 300, 400)
+    assert maker.plan(960, 1280, SampleKey(7, 0, 0), column=wrist).scale > 1
+    ops = [Only("wrist", ColorJitter(0.5)), Only("wrist", Resize((24, 24))), Only("top", RandomCrop(24))]
+    (maker,) = row_makers(Pipeline.from_ops(ops, 1, UNKNOWN))
+    assert maker.plan(960, 1280, SampleKey(7, 0, 0), column=wrist).scale == 1
 
 
 def test_an_image_of_another_size_than_declared_is_bad() -> None:

@@ -215,6 +215,11 @@ def test_a_mask_that_cannot_be_is_a_bad_sample_that_says_why(mask: bytes, said: 
         rows_of([CenterCrop(8)], {**sample(), "mask": mask})
 
 
+def test_a_mask_that_has_not_its_declared_size_is_bad() -> None:
+    with pytest.raises(BadSample, match=r"mask: has \(40, 56\) pixels \(height, width\), and rows of \(20, 30\)"):
+        rows_of([], {"mask": png(places()), "label": 1}, columns={"mask": Mask((20, 30)), "label": Label()})
+
+
 @pytest.mark.parametrize(
     ("fill", "mask_fill", "wanted"),
     [
