@@ -23,11 +23,11 @@ def test_seeded_code_draws_the_same_and_leaves_no_trace() -> None:
             with seeded(7, keep=True):
                 assert draws() == first
             assert draws() != first
-    states = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[index, union-attr]
+    states = random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tobytes(), torch.get_rng_state()
     with seeded(7, keep=True):
         assert draws() == first
     assert random.getstate() == states[0]
-    assert np.random.get_state()[1].tobytes() == states[1]  # type: ignore[index, union-attr]
+    assert np.random.get_state(legacy=False)["state"]["key"].tobytes() == states[1]
     assert torch.equal(torch.get_rng_state(), states[2])
 
 
