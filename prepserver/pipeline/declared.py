@@ -137,7 +137,7 @@ def _plain(field: str, value: object, depth: int) -> Any:
 
 
 def kind_to_wire(kind: Kind) -> dict[str, Any]:
-    """Return a declared kind as a map of plain values, every attribute spelled out."""
+    """Return a declared kind as a map of plain values: every attribute but the defaults of `_LATER`."""
     wire: dict[str, Any] = {"kind": type(kind).__name__}
     for name in _attributes(type(kind)):
         value = getattr(kind, name)
@@ -220,7 +220,7 @@ _DTYPES: dict[type[Kind], tuple[str, ...]] = {
 """Element types of kinds that may not have all."""
 
 _LATER: dict[tuple[type[Kind], str], Any] = {(Scalar, "missing"): None, (Mask, "dtype"): "uint8"}
-"""Attributes that servers of the release before do not know, and their defaults, which are left out."""
+"""Attributes that servers of the release before do not know, and their defaults, which are not on the wire."""
 
 
 def columns_to_wire(columns: Columns) -> list[dict[str, Any]]:

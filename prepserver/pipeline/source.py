@@ -102,9 +102,9 @@ def check_bytes(field: str, spec: SourceSpec) -> None:
     """Refuse a source that is too large for a message.
 
     Raises:
-        SpecError: It has more than `MAX_WIRE_BYTES`.
+        SpecError: It has more than `MAX_WIRE_BYTES`, or twice that if it is one source of few columns.
     """
-    # Usual ones are alone in their messages with few columns, and 0.2 had no such limit.
+    # 0.2 had no limit on those, and a list of long paths is long.
     is_usual = len(spec.columns) <= _USUAL_COLUMNS and len(list(spec.parts())) == 1
     most = MAX_WIRE_BYTES * (2 if is_usual else 1)
     if (nbytes := _nbytes(spec.to_wire())) > most:
