@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,6 +78,14 @@ class Source(Protocol):
     def prefetch(self, indices: Sequence[int]) -> None:
         """Begin to read samples that `read` will be asked for soon; do not wait. Called only if it `reads_ahead`."""
         return None
+
+    def neighbours(self, index: int) -> Collection[int]:
+        """Return the samples that were decoded together with one that has been read, if reading them costs little now.
+
+        A cache keeps them at once, because decoding all of them for each one would take hours. By default there are
+        none.
+        """
+        return ()
 
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.

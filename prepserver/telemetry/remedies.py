@@ -11,7 +11,8 @@ from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import SOURCES
 from prepserver.pipeline.table import TextTableSpec
 
-_TEXTS = (TextTableSpec, SOURCES["TextLines"])
+_DECODED = (TextTableSpec, SOURCES["TextLines"], SOURCES["Parquet"])
+"""Sources of which a worker decodes what it has read, before it has a sample."""
 
 
 class Remedies(NamedTuple):
@@ -19,7 +20,7 @@ class Remedies(NamedTuple):
 
     images: bool = True  # samples hold images
     decoded: bool = True  # ``cache="decoded"``
-    encoded: bool = False  # ``cache="encoded"`` saves more than the page cache does: reading parses text, or is remote
+    encoded: bool = False  # ``cache="encoded"`` saves more than the page cache does: reading decodes, or is remote
     packs: bool = True  # ``prepserver pack``
     shrinks: bool = True  # ``prepserver pack --max-side``
     arrays: bool = False  # numbers that could be stored as arrays
@@ -35,7 +36,7 @@ def remedies_of(source: SourceSpec, is_apart: bool = False) -> Remedies:
     return Remedies(
         images=images,
         decoded=holds_images(columns) and not is_apart,
-        encoded=bool(source.stores) or any(isinstance(part, _TEXTS) for part in parts),
+        encoded=bool(source.stores) or any(isinstance(part, _DECODED) for part in parts),
         packs=packs,
         shrinks=packs and images and sum(kind.is_spatial for kind in more.values()) == 1,
         arrays=is_numbers and not any(isinstance(part, SOURCES["Arrays"]) for part in parts),

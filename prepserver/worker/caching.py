@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from prepserver.source import Record
 from prepserver.transform import after_head
 from prepserver.worker.reading import read_patiently
 from prepserver.worker.streams import Lane, Stream
+
+_NEIGHBOURS_S = 2.0
+"""For a sample's neighbours, far below the time that a sample may take; the next one of them that is read goes on."""
 
 _STAMP = (1 << 64) - 1  # an entry holds this many bits of a stamp
 
@@ -58,8 +62,22 @@ class Caching:
         record = cache.get(index, stamp)
         if record is None:
             record = read_patiently(self._stream.source, index)
-            cache.put(index, stamp, record)
+            if cache.put(index, stamp, record):
+                self._put_neighbours(cache, index, stamp)
         return record
+
+    def _put_neighbours(self, cache: Store, index: int, stamp: int) -> None:
+        until_s = time.monotonic() + _NEIGHBOURS_S
+        for other in self._stream.source.neighbours(index):
+            # Samples that other workers may call bad are not touched; the others have the stamp of the same file.
+            if cache.holds(other) or other in self._stream.quarantined:
+                continue
+            try:
+                record = self._stream.source.read(other)
+            except Exception:  # noqa: BLE001 - reading it in its turn finds the reason
+                continue
+            if not cache.put(other, stamp, record) or time.monotonic() > until_s:
+                break
 
     def ready(self, index: int, place: int) -> Ready:
         """A sample for one lane: from its caches, or read, and then kept if there is room."""

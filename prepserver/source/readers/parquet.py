@@ -44,8 +44,8 @@ _WANTED_AT_MOST = 256
 _TAIL_BYTES = 64 << 10  # which pyarrow reads first, to find the footer
 
 _WAY_OUT = (
-    "shuffle whole batches (order='batch-shuffle-repeat'), or read in order (shuffle=False), or rewrite the files with "
-    "fewer rows in a group (row_group_size=1000)"
+    "keep its samples (cache='encoded', or a folder on disk), shuffle whole batches (order='batch-shuffle-repeat'), read "
+    "in order (shuffle=False), or rewrite the files with fewer rows in a group (row_group_size=1000)"
 )
 
 
@@ -128,6 +128,11 @@ class _Rows(Source):
             yield file, self._sizes[file] - tail, tail
         places = self._ranges[group]
         yield from ((file, *place) for place in zip(places[::2], places[1::2], strict=True))
+
+    def neighbours(self, index: int) -> range:
+        """As `Source.neighbours`: the rows of its group."""
+        group = bisect_right(self._ends, index)
+        return range(self._ends[group - 1] if group else 0, self._ends[group])
 
     def label(self, index: int) -> int:
         values, row = self._at(index)

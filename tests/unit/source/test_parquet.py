@@ -233,7 +233,7 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(9)]), use_dictionary=False)
-    assert "in a shuffled order most samples decode a whole group. To be faster, shuffle whole batches" in caplog.text
+    assert "in a shuffled order most samples decode a whole group. To be faster, keep its samples (cache=" in caplog.text
     monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 3000)
     with pytest.raises(SourceError, match=r"row group 0 has \d+ bytes, more than the limit of 3000"):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1001 for row in range(9)]), use_dictionary=False)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,9 +36,11 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.source import SourceSpec
-from prepserver.pipeline.sources import Csv, ImageFolder, SyntheticImages
+from prepserver.pipeline.sources import Csv, ImageFolder, Mix, Parquet, Split, SyntheticImages, Take
 from prepserver.source import Record, SampleError, Source, build_index, open_source
+from prepserver.source.readers import parquet
 from prepserver.transform import BadSample, RowMaker, SampleKey, after_head
+from prepserver.worker import caching
 from prepserver.worker.fill import BadRow, fill
 from prepserver.worker.streams import Lane, Stream
 from tests.golden import rows as golden
@@ -340,3 +344,33 @@ def test_an_error_in_filling_a_cache_is_found_without_it(
     monkeypatch.setattr("prepserver.worker.caching.after_head", broken)
     pipeline, cache = pipeline_of("resize"), new_cache(odd)
     assert odd.rows([pipeline], [cache.store()]) == odd.rows([pipeline])
+
+
+@pytest.mark.parametrize("patience_s", [60.0, -1.0])
+@pytest.mark.parametrize("form", ["plain", "split", "mixed"])
+@pytest.mark.parametrize("is_image", [True, False])
+def test_a_cache_keeps_all_rows_of_a_group_at_once(
+    is_image: bool, form: str, patience_s: float, new_cache: Callable[..., Cache], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Otherwise a shuffled epoch decodes a group for nearly each of its rows, if a worker cannot keep the groups."""
+    count, labels = 120, list(range(120))
+    values = pa.array([jpeg(k, 40, 56) for k in labels]) if is_image else pa.array([[k, -k] for k in labels])
+    pq.write_table(pa.table({"image": values, "label": labels}), tmp_path / "a.parquet", row_group_size=count // 3)
+    columns = {"image": kinds.Image() if is_image else kinds.Array((2,), "int64"), "label": kinds.Label()}
+    plain = Parquet(str(tmp_path / "a.parquet"), columns=columns)
+    spec = {"plain": plain, "split": Split(plain, 4, 1), "mixed": Mix([plain, Take(plain, 40)], [2, 1])}[form]
+    world = World(spec, tmp_path)
+    decoded: list[int] = []
+    decode = parquet._Rows._decoded
+    monkeypatch.setattr(parquet._Rows, "_decoded", lambda rows, group: (decoded.append(group), decode(rows, group))[1])
+    monkeypatch.setattr(parquet, "KEPT_BYTES", 0)
+    monkeypatch.setattr(caching, "_NEIGHBOURS_S", patience_s)
+    pipeline = Pipeline.from_ops(PIPELINES["resize"] if is_image else [], 1, columns)
+    expected, cache = world.rows([pipeline]), new_cache(world)
+    assert len(decoded) > 10
+    decoded.clear()
+    assert world.rows([pipeline], encoded=cache.store()) == expected
+    assert cache.book.counts.rows == world.samples
+    if patience_s > 0:
+        assert sorted(decoded) == ([0, 0, 1, 2] if form == "mixed" else [0, 1, 2])  # once for each part of a mix
