@@ -29,6 +29,8 @@ from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
 from prepserver.memory.passing import close_all
 from prepserver.memory.segment import FILES_LIMIT, create_segment
+from prepserver.pipeline.batches import batch_rows
+from prepserver.pipeline.caching import CacheSpec
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.messages import AskLogs, AskStatus, AskStop, Attach, Logs, Scanning, Status, Stopping, Welcome
@@ -199,11 +201,13 @@ class Questions:
         assert listing is not None
         peer.cursor = admit.cursor
         # ORDER: before the rows of a new job are made, so that its first epoch fills the cache.
-        source = source_from_wire(asked.source)
-        self.caches.want(asked.cache, listing, source.location)
-        self.attachments[admit.cursor] = Attachment(
-            admit.cursor, peer, attach, remedies_of(source, asked.pipeline.apart)
-        )
+        source, cache = source_from_wire(asked.source), asked.cache
+        remedies = remedies_of(source, asked.pipeline.apart)
+        shuffles_samples = attach.shuffle != "none" and not batch_rows(attach.batching, attach.batch_size)
+        if cache is None and listing.is_coarse and shuffles_samples:
+            cache, remedies = CacheSpec("encoded"), remedies._replace(encoded=False)
+        self.caches.want(cache, listing, source.location)
+        self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach, remedies)
         ring = self.rings.held[admit.lane]
         rows = rows_of(attach, asked.source, asked.pipeline.to_wire(), listing)
         self.ledger.attached(

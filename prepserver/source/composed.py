@@ -99,7 +99,10 @@ class ComposedReader(Reader):
             places.add_folder(folder)
         meta = container.meta
         where, classes = tuple(places.found()), tuple(meta["classes"])
-        return Listing(container.path, n, meta["num_classes"], digest, meta["content_digest"], where, classes)
+        return Listing(
+            container.path, n, meta["num_classes"], digest, meta["content_digest"], where, classes,
+            is_coarse=any(each.is_coarse for each in listed),
+        )  # fmt: skip
 
     def read_by(self, container: Container) -> Source:
         return self.over(container, self._opened(container.meta["paths"]))

@@ -54,7 +54,7 @@ class AtOnce:
         self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
         if self._is_suspect(indices):
             return False
-        # Groups of samples that are decoded together may be too large for a worker to keep: a cache keeps their samples.
+        # Samples that are decoded together may be too many for a worker to keep, so a cache keeps them.
         if self._stream.cache is not None and self._stream.source.neighbours(indices[0]):
             return False
         begun_ns = time.monotonic_ns()

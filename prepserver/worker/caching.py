@@ -63,14 +63,13 @@ class Caching:
         if record is None:
             record = read_patiently(self._stream.source, index)
             if cache.put(index, stamp, record):
-                self._put_neighbours(cache, index, stamp)
+                self._put_neighbours(cache, index)
         return record
 
-    def _put_neighbours(self, cache: Store, index: int, stamp: int) -> None:
+    def _put_neighbours(self, cache: Store, index: int) -> None:
         until_s = time.monotonic() + _NEIGHBOURS_S
         for other in self._stream.source.neighbours(index):
-            # Samples that other workers may call bad are not touched; the others have the stamp of the same file.
-            if cache.holds(other) or other in self._stream.quarantined:
+            if cache.holds(other) or other in self._stream.quarantined or (stamp := self.stamp(other)) is None:
                 continue
             try:
                 record = self._stream.source.read(other)

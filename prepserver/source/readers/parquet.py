@@ -44,8 +44,8 @@ _WANTED_AT_MOST = 256
 _TAIL_BYTES = 64 << 10  # which pyarrow reads first, to find the footer
 
 _WAY_OUT = (
-    "keep its samples (cache='encoded', or a folder on disk), shuffle whole batches (order='batch-shuffle-repeat'), read "
-    "in order (shuffle=False), or rewrite the files with fewer rows in a group (row_group_size=1000)"
+    "shuffle whole batches (order='batch-shuffle-repeat'), or read in order (shuffle=False), or rewrite the files with "
+    "fewer rows in a group (row_group_size=1000)"
 )
 
 
@@ -56,6 +56,7 @@ class Groups:
     classes: list[str]  # names of the classes, if the file has them
     rows: list[int] = field(default_factory=list)  # rows of each row group
     nbytes: list[int] = field(default_factory=list)  # bytes of the wanted columns of each row group, not compressed
+    decoded: list[int] = field(default_factory=list)  # the same, decoded
     # for each row group, (offset, length) of each wanted column in the file
     ranges: list[list[tuple[int, int]]] = field(default_factory=list)
 
@@ -244,6 +245,7 @@ class ParquetReader(FilesReader[Groups]):
                 )
             groups.rows.append(group.num_rows)
             groups.nbytes.append(nbytes)
+            groups.decoded.append(most)
             ranges = [
                 (min(filter(None, (each.dictionary_page_offset, each.data_page_offset)), default=0),
                  each.total_compressed_size) for each in wanted
@@ -254,35 +256,41 @@ class ParquetReader(FilesReader[Groups]):
             found(group.num_rows)
         return groups
 
-    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int]:
+    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int, bool]:
         ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
-        nbytes = container.meta.get("nbytes", KEPT_BYTES * ends[-1])  # older indexes lack it
+        nbytes = container.meta.get("decoded", 0)  # older indexes lack it: one row is kept
         step = -(-len(ends) // MAX_ROW_GROUPS)
-        return (*ends[step - 1 : -1 : step], ends[-1]), KEPT_BYTES * ends[-1] // max(1, nbytes)
+        kept_rows = KEPT_BYTES * ends[-1] // nbytes if nbytes else 1
+        return (*ends[step - 1 : -1 : step], ends[-1]), kept_rows, _is_coarse(nbytes, len(ends))
 
     def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
         rows = np.array([rows for each in files for rows in each.rows], np.uint64)
-        nbytes = [count for each in files for count in each.nbytes]
+        decoded = [count for each in files for count in each.decoded]
         if not rows.sum():
             raise SourceError(f"{self.spec.location} holds no rows")
-        if sum(nbytes) > KEPT_BYTES and max(nbytes) > KEPT_BYTES // 64:
+        if _is_coarse(sum(decoded), len(decoded)):
             log.warning(
-                "%s has row groups of up to %d MiB, together %d MiB, of which a worker keeps %d MiB decoded: in a "
-                "shuffled order most samples decode a whole group. To be faster, %s",
-                self.spec.location, max(nbytes) >> 20, sum(nbytes) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
+                "%s has row groups of up to %d MiB, together %d MiB, of which a worker keeps %d MiB decoded: without a "
+                "cache, most samples of a shuffled order decode a whole group. The daemon makes a cache in memory for "
+                "such jobs. If it has no room for all samples ([cache] memory), or with inline=True, %s",
+                self.spec.location, max(decoded) >> 20, sum(decoded) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
             )  # fmt: skip
         content = [[os.path.basename(path), each.rows, each.nbytes] for path, each in zip(paths, files, strict=True)]
         classes = files[0].classes
         meta = {
             "n": int(rows.sum()), "classes": classes, "num_classes": len(classes),
             "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
-            "groups": [len(each.rows) for each in files], "nbytes": sum(nbytes),
+            "groups": [len(each.rows) for each in files], "decoded": sum(decoded),
         }  # fmt: skip
         most = max(len(each) for groups in files for each in groups.ranges)
         ranges = np.zeros((len(rows), most, 2), np.uint64)
         for place, each in zip(ranges, (each for groups in files for each in groups.ranges), strict=True):
             place[: len(each)] = each
         return meta | {"most": most}, {"rows": rows.view(np.uint8).data, "ranges": ranges.view(np.uint8).data}
+
+
+def _is_coarse(nbytes: int, groups: int) -> bool:
+    return nbytes > KEPT_BYTES and nbytes // groups > KEPT_BYTES // 64
 
 
 def _column(table: Any, name: str) -> Any:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.sources import Parquet
+from prepserver.pipeline.sources import Parquet, Split
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.readers import parquet
 from prepserver.source.roots import ANYWHERE
@@ -233,7 +233,13 @@ def test_groups_that_are_too_large_to_shuffle_are_warned_of(
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(9)]), use_dictionary=False)
-    assert "in a shuffled order most samples decode a whole group. To be faster, keep its samples (cache=" in caplog.text
+    assert "without a cache, most samples of a shuffled order decode a whole group" in caplog.text
+    spec = Parquet(tmp_path / "a.parquet", columns={"x": Bytes()})
+    composed = Split(spec, 2, 0)
+    assert [build_index(each, tmp_path / "cache").is_coarse for each in (spec, composed)] == [True, True]
+    one(tmp_path, Bytes(), pa.array([b"1"] * 2))
+    assert [build_index(each, tmp_path / "cache").is_coarse for each in (spec, composed)] == [False, False]
+    one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(9)]), use_dictionary=False)
     monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 3000)
     with pytest.raises(SourceError, match=r"row group 0 has \d+ bytes, more than the limit of 3000"):
         one(tmp_path, Bytes(), pa.array([bytes([row]) * 1001 for row in range(9)]), use_dictionary=False)
