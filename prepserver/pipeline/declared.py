@@ -219,7 +219,9 @@ _DTYPES: dict[type[Kind], tuple[str, ...]] = {
 }  # fmt: skip
 """Element types of kinds that may not have all."""
 
-_LATER: dict[tuple[type[Kind], str], Any] = {(Scalar, "missing"): None, (Mask, "dtype"): "uint8"}
+_LATER: dict[tuple[type[Kind], str], Any] = {
+    (Scalar, "missing"): None, (Array, "missing"): None, (Mask, "dtype"): "uint8",
+}  # fmt: skip
 """Attributes that servers of the release before do not know, and their defaults, which are not on the wire."""
 
 

@@ -255,14 +255,22 @@ class Array(Kind):
     Attributes:
         shape: Its shape; None where it differs from sample to sample.
         dtype: One of `ITEM_BYTES`.
+        missing: What stands for a missing number in it, as in `Scalar`: for an empty cell of several columns that it
+            joins, and for a null in a list.
         fill: What fills a row that holds no sample.
         beside: The column of tokens for each of which it has a number.
     """
 
     shape: Shape | None = None
     dtype: str = "float32"
+    missing: float | None = field(default=None, repr=False, compare=False)
     fill: int = field(default=0, repr=False, compare=False)
     beside: str = field(default="", repr=False, compare=False)
+
+    @property
+    def number(self) -> Scalar:
+        """The kind of each number in it."""
+        return Scalar(self.dtype, self.missing)
 
     @property
     def blank(self) -> int:

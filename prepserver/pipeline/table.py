@@ -47,6 +47,11 @@ class TableSpec(SourceSpec):
         name = self.names.get(column, column)
         return [name] if isinstance(name, str) else name
 
+    def kind_of(self, column: str) -> Kind:
+        """Return the kind of what each of `names_of` holds."""
+        kind = self.columns[column]
+        return kind.number if isinstance(kind, Array) and isinstance(self.names.get(column), list) else kind
+
 
 def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], source: str) -> Columns:
     """Return declared columns; raises `SpecError` if the `source` of this name gives none of a column's kind."""

@@ -33,12 +33,10 @@ def leaves_of(path: str, schema: Any, spec: Parquet) -> dict[str, list[str]]:
     Raises:
         SourceError: The file has none of such a name and kind.
     """
-    leaves = {}
-    for column, kind in spec.columns.items():
-        is_joined = isinstance(kind, Array) and isinstance(spec.names.get(column), list)
-        each = Scalar(kind.dtype) if is_joined else kind  # type: ignore[attr-defined]
-        leaves[column] = [_leaf(path, schema, spec, name, each) for name in spec.names_of(column)]
-    return leaves
+    return {
+        column: [_leaf(path, schema, spec, name, spec.kind_of(column)) for name in spec.names_of(column)]
+        for column in spec.columns
+    }
 
 
 def _leaf(path: str, schema: Any, spec: Parquet, name: str, kind: Kind) -> str:

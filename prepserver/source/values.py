@@ -18,6 +18,7 @@ from prepserver.source.errors import SampleError
 _SHOWN_CHARS = 60
 _SHOWN_KEYS = 64
 _LABELS = 1 << 63
+_MOST_DIMENSIONS = 8
 EXACT = 1 << 53  # floats below it are the integers that they stand for
 _IN_JSON = Array, Tokens, Json  # kinds whose cells are JSON; in each call, `|` would take 0.3 us
 _NPY = b"\x93NUMPY"
@@ -26,7 +27,7 @@ _MISSING = frozenset(
      "NULL", "NaN", "None", "n/a", "nan", "null"}
 )  # fmt: skip
 """Cells that mean no value: those of ``pandas.read_csv``."""
-REPLACES = "; only a kinds.Scalar(..., missing=...) replaces missing values"
+REPLACES = "; missing=, of kinds.Scalar and kinds.Array, replaces missing values"
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
@@ -49,8 +50,17 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
         raise _wrong(column, kind, given)
     if given is None and isinstance(kind, Scalar) and kind.missing is not None:
         return np.array(kind.missing, kind.dtype)
+    if isinstance(kind, Array) and kind.missing is not None:
+        given = _replaced(given, kind.missing, _MOST_DIMENSIONS)
     found = _number_of(kind, given)
     return _numbers(column, kind, given) if found is None else found
+
+
+def _replaced(given: Any, missing: float, depth: int) -> Any:
+    """Return lists with `missing` in the place of each None in them; anything else as it is."""
+    if not (depth and isinstance(given, list)):
+        return given
+    return [missing if each is None else _replaced(each, missing, depth - 1) for each in given]
 
 
 def _number_of(kind: Kind, given: Any) -> Any:
@@ -247,6 +257,7 @@ def _wrong(column: str, kind: Kind, given: Any) -> SampleError:
             wanted = f"a number of type {dtype}{REPLACES * is_missing}"
         case Array(shape, dtype):
             wanted = f"numbers of type {dtype}" + (f" in the shape {list(shape)}" if shape else "")
+            wanted += REPLACES * (isinstance(given, list) and None in given)
         case _:
             wanted = "a list of integers"
     shown = repr(given)

@@ -51,7 +51,7 @@ class MaskTokens(Op):
             raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
         if self.labels in columns:
             raise SpecError("labels", self.labels, "is the name of another column")
-        return {**columns, self.labels: Array((count,), "int64", NO_LABEL, self.column)}
+        return {**columns, self.labels: Array((count,), "int64", fill=NO_LABEL, beside=self.column)}
 
     @property
     def copies(self) -> dict[str, str]:

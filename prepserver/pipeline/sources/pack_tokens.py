@@ -89,7 +89,7 @@ class PackTokens(Composed):
         made: dict[str, Kind] = {self.into: Tokens(self.length, self.pad)}
         fills = {"labels": NO_LABEL}  # a row without texts teaches nothing
         shape, into = (self.length,), self.into
-        return made | {name: Array(shape, BESIDE[name], fills.get(name, 0), into) for name in self.beside}
+        return made | {name: Array(shape, BESIDE[name], fill=fills.get(name, 0), beside=into) for name in self.beside}
 
     def named_paths(self) -> list[tuple[str, str]]:
         """As `SourceSpec.named_paths`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Kind, Scalar
+from prepserver.pipeline.kinds import Array, Kind
 from prepserver.pipeline.sources.csv import Csv
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -61,8 +61,8 @@ def _converted(column: str, kind: Kind, cell: str | list[str]) -> Any:
     """Return the value of a cell, or of those that a column joins."""
     if isinstance(cell, str):
         return parsed(column, kind, cell)
-    one = Scalar(kind.dtype)  # type: ignore[attr-defined]
-    return np.array([parsed(f"{column}[{place}]", one, each) for place, each in enumerate(cell)])
+    assert isinstance(kind, Array)
+    return np.array([parsed(f"{column}[{place}]", kind.number, each) for place, each in enumerate(cell)])
 
 
 class CsvReader(LinesReader):

@@ -27,7 +27,7 @@ class _Objects(TableSource):
 
     def __init__(self, container: Container, spec: Jsonl, roots: Roots) -> None:
         super().__init__(container, spec, roots)
-        self._keys = [(kind, spec.names.get(column, column)) for column, kind in spec.columns.items()]
+        self._keys = [(spec.kind_of(column), spec.names.get(column, column)) for column in spec.columns]
 
     def values(self, file: int, line: str) -> list[Any]:
         found = json_object(line, "the line")
@@ -74,7 +74,7 @@ class JsonlReader(LinesReader):
         for line in begin.removeprefix(_BOM).splitlines():  # the last one may be cut off, and is no JSON then
             with contextlib.suppress(SampleError, UnicodeDecodeError):
                 objects.append(json_object(line.decode(), "the line"))
-        keys = [(key, kind) for column, kind in self.spec.columns.items() for key in self.spec.names_of(column)]
+        keys = [(key, self.spec.kind_of(name)) for name in self.spec.columns for key in self.spec.names_of(name)]
         for key, kind in keys:
             wrong = [reason for each in objects if (reason := _lacks(each, key, kind))]
             if wrong and len(wrong) == len(objects):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Bytes, Image, Kind, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Bytes, Image, Kind, Mask, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.protocol.work import MAX_ROW_GROUPS
@@ -199,10 +199,10 @@ class _Rows(Source):
         return sum(each.nbytes for each in found.values()), found
 
     def _values(self, column: str, kind: Kind, table: Any, names: list[str]) -> Values:
-        if not isinstance(self._spec.names.get(column), list):
+        each = self._spec.kind_of(column)
+        if each is kind:
             return values_of(column, kind, _column(table, names[0]))
-        one = Scalar(kind.dtype)  # type: ignore[attr-defined]
-        return Joined([values_of(f"{column}[{k}]", one, _column(table, name)) for k, name in enumerate(names)])
+        return Joined([values_of(f"{column}[{k}]", each, _column(table, name)) for k, name in enumerate(names)])
 
     def _opened(self, file: int) -> tuple[Any, dict[str, list[str]]]:
         """Return an open file, and the names in it of our columns; those that `repeated` returns stay dictionaries."""

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from prepserver.pipeline import kinds
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import SourceSpec
-from prepserver.pipeline.sources import Csv, Jsonl, Parquet
+from prepserver.pipeline.sources import Csv, Jsonl, Parquet, source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 
 ROWS: list[dict[str, Any]] = [
@@ -82,3 +83,58 @@ def test_numbers_of_several_columns_are_read_in_blocks(tmp_path: Path) -> None:
     assert into["one"].tolist() == [[6], [-1]]
     with pytest.raises(SampleError, match="one by one"):
         source.read_block([0, 1], into)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("missing", [-7, float("nan")])
+def test_missing_numbers_of_an_array_get_its_number(form: str, missing: float, tmp_path: Path) -> None:
+    columns = {**COLUMNS, "dense": kinds.Array((3,), "float32", missing=missing)}
+    source = opened(written(form, tmp_path, columns), tmp_path)
+    np.testing.assert_array_equal(source.read(1)["dense"], np.array([3, 1, missing], np.float32), strict=True)
+    np.testing.assert_array_equal(source.read(0)["dense"], np.array([-1, 0.5, 1], np.float32), strict=True)
+    if form == "parquet":
+        columns.pop("t")
+        into: dict[str, Any] = {
+            "dense": np.zeros((2, 3), np.float32),
+            "y": np.zeros(2, np.float32),
+            "one": np.zeros((2, 1), "i8"),
+        }
+        assert opened(written(form, tmp_path, columns), tmp_path).read_block([1, 0], into)
+        np.testing.assert_array_equal(into["dense"], [[3, 1, missing], [-1, 0.5, 1]])
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_nulls_in_lists_get_the_number_of_the_array(form: str, tmp_path: Path) -> None:
+    rows: list[list[list[int | None]]] = [[[1, 2]], [[None, 4]], [[None, None]]]
+    path = tmp_path / f"a.{form}"
+    spec: dict[int | None, SourceSpec] = {}
+    for missing in (None, -1):
+        columns = {"x": kinds.Array((1, 2), "int64", missing=missing)}
+        match form:
+            case "csv":
+                path.write_text("\n".join(["x", *(json.dumps(row).join('""') for row in rows)]))
+                spec[missing] = Csv(path, columns)
+            case "jsonl":
+                path.write_text("\n".join(json.dumps({"x": row}) for row in rows))
+                spec[missing] = Jsonl(path, columns)
+            case _:
+                pq.write_table(pa.table({"x": rows}), path)
+                spec[missing] = Parquet(path, columns=columns)
+    source = opened(spec[-1], tmp_path)
+    assert [source.read(index)["x"].tolist() for index in range(3)] == [[[1, 2]], [[-1, 4]], [[-1, -1]]]
+    with pytest.raises(SampleError, match=r"its x is .*None.* and must be numbers of type int64 in the shape .1, 2."):
+        opened(spec[None], tmp_path).read(1)
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text('{"x": ' + "[" * 400 + "]" * 400 + "}\n" + '{"x": [[1, 2]]}')
+    source = opened(Jsonl(deep, {"x": kinds.Array((1, 2), "int64", missing=-1)}), tmp_path)
+    with pytest.raises(SampleError, match="its x is"):
+        source.read(0)
+
+
+def test_a_missing_number_must_fit_the_array() -> None:
+    with pytest.raises(SpecError, match=r"dense\.missing"):
+        Csv("/a", {"dense": kinds.Array((2,), "int8", missing=300)})
+    plain, other = (Csv("/a", {"x": kinds.Array((2,), missing=each)}) for each in (None, 0))
+    assert "missing" not in str(plain.to_wire())
+    assert plain.digest != other.digest
+    assert source_from_wire(other.to_wire()).digest == other.digest
