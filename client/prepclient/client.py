@@ -401,7 +401,7 @@ class PrepClient(Turns):
     def progress(self, epochs: int = 1) -> Iterator[Any]:
         """Iterates over the batches of the next `epochs` epochs, with a progress bar on stderr.
 
-        The bar shows epoch, batches, time left, images/s, and the share of its time that the loop waits for data:
+        The bar shows epoch, batches, time left, samples/s, and the share of its time that the loop waits for data:
 
             for images, labels in train.progress(90):
                 ...

@@ -104,9 +104,9 @@ class Headspace:
             "now_images_per_s": None if now is None else round(now, 1),
             "gain_fraction": None if now is None else round(most / now - 1, 4),
         }
-        than = "" if now is None else f", {100 * (most / now - 1):+.0f} % against {now:,.0f} images/s with this one"
+        than = "" if now is None else f", {100 * (most / now - 1):+.0f} % against {now:,.0f} samples/s with this one"
         log.info(
-            "headspace: an infinitely fast loader would give %s images/s%s (%d steps on held batches)",
+            "headspace: an infinitely fast loader would give %s samples/s%s (%d steps on held batches)",
             f"{most:,.0f}", than, self._steps,
         )  # fmt: skip
 

@@ -77,4 +77,4 @@ def with_bar(
                 images_per_s = (now.images - had.images) / max(time.monotonic() - started_s, 1e-9)
                 loop_ns = now.wait_ns + now.copy_ns + now.own_ns
                 waits = 100 * now.wait_ns / loop_ns if loop_ns else 0.0
-                bar.update(task, advance=1, speed=f"{images_per_s:.0f} images/s, waits {waits:.0f} %")
+                bar.update(task, advance=1, speed=f"{images_per_s:.0f} samples/s, waits {waits:.0f} %")

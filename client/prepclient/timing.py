@@ -39,7 +39,7 @@ def render(totals: Totals, parts: Parts, verdict: dict[str, Any] | None) -> str:
     with console.capture() as captured:
         console.print(table)
     rate = totals.images / whole_s if whole_s else 0.0
-    head = f"{totals.batches} steps, {totals.images} images, {rate:.0f} images/s over {whole_s:.1f} s"
+    head = f"{totals.batches} steps, {totals.images} samples, {rate:.0f} samples/s over {whole_s:.1f} s"
     lines = [head, *(line.rstrip() for line in captured.get().splitlines())]
     return "\n".join([*lines, *spoken(verdict)])
 

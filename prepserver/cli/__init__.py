@@ -248,7 +248,7 @@ def _add_start(commands: _Commands) -> None:
 def _add_status(commands: _Commands) -> None:
     p = _add(
         commands, "status", "prepserver.cli.status:status", "show workers, jobs, streams and memory",
-        "Shows workers, jobs (epoch, images/s, the part of their time that they wait, and for what), what limits each "
+        "Shows workers, jobs (epoch, samples/s, the part of their time that they wait, and for what), what limits each "
         "job, streams and lanes with their sharing factor (rows delivered per row made), caches, memory, and GPUs if "
         "there is a driver. Rates and percentages cover the last ten seconds. A job waits for the workers, for another "
         "job (shown by its id), for its own ranks that have not attached or take no batches, for a stream that it "
@@ -260,7 +260,7 @@ def _add_status(commands: _Commands) -> None:
 def _add_top(commands: _Commands) -> None:
     p = _add(
         commands, "top", "prepserver.cli.top:top", "watch jobs, workers and GPUs, and what limits each job",
-        "Shows jobs (images/s; wait: the part of their time that they wait for rows; shared: rows delivered per row "
+        "Shows jobs (samples/s; wait: the part of their time that they wait for rows; shared: rows delivered per row "
         "made; lag: rows behind the first job of the stream; ring: how full it is; verdict), how the workers spend "
         "their time, GPUs and memory, and refreshes it. Keys: q quits, s sorts by the next column, f freezes and "
         "thaws. Without a terminal it prints once.",
@@ -459,7 +459,7 @@ def _add_pack(commands: _Commands) -> None:
 def _add_tune(commands: _Commands) -> None:
     p = _add(
         commands, "tune", "prepserver.cli.tune:tune", "find the workers, cache and prefetch that your job needs",
-        "Measures how many images/s a loop with your training step gets on this machine with 1, 2, 3, ... workers, "
+        "Measures how many samples/s a loop with your training step gets on this machine with 1, 2, 3, ... workers, "
         "with caches, from packed data and with a larger prefetch, and recommends the cheapest configuration that is "
         "about as fast as the best. It starts its own daemon and takes one to three minutes; q stops it and shows the "
         "result so far. Nothing else should run on the machine.",
@@ -499,7 +499,7 @@ def _add_tune(commands: _Commands) -> None:
 def _add_report(commands: _Commands) -> None:
     p = _add(
         commands, "report", "prepserver.cli.report:report", "write an HTML page about a run",
-        "Writes one self-contained HTML page about a run of a job: images/s, waiting, GPU and stages over time, "
+        "Writes one self-contained HTML page about a run of a job: samples/s, waiting, GPU and stages over time, "
         "verdicts, configuration and versions. Works while the job runs and afterwards. The last three runs of a job "
         "are kept: JOB is the last one, JOB~1 the one before it.",
         cache_dir=_CACHE_DIR_HELP,
@@ -540,7 +540,7 @@ def _add_demo(commands: _Commands) -> None:
     p = _add(
         commands, "demo", "prepserver.demo.run:run_demo", "see it work, in under 90 seconds",
         "Runs several real training processes on one shared stream, then each on its own DataLoader, and compares "
-        "images/s and CPU time in a table.",
+        "samples/s and CPU time in a table.",
         runtime_dir=False,
     )  # fmt: skip
     p.add_argument("--data", metavar="DIR", help="a folder of class folders of images (default: synthetic photos)")

@@ -126,7 +126,7 @@ def _text(summary: Summary) -> str:
     ]
     if done.get("samples"):
         how = ", ".join(f"{what} {count}" for what, count in done["how"].items())
-        rate = f"{done['images_per_s']:.0f} images/s"
+        rate = f"{done['images_per_s']:.0f} samples/s"
         lines.append(f"  this run: {done['samples']} in {done['seconds']:.1f} s, {rate}: {how}")
     lines.append(f"  use it as {summary.use}")
     return "\n".join(lines) + "\n"

@@ -107,7 +107,7 @@ def _calls_apart(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, st
 def _change(name: str, a: float | None, b: float | None) -> str:
     if a is None or b is None or name == "duration":
         return ""
-    if "images" in name or name == "ms":
+    if "samples" in name or name == "ms":
         return f"{round(100 * (b / a - 1)):+d} %" if a else ""  # round: no -0
     return f"{round(100 * (b - a)):+d} points"
 

@@ -99,7 +99,7 @@ def _track(track: Track) -> str:
         ("GPU", 4, lambda each: each.share("gpu", "gpus")),
     ]
     charts = [
-        _chart("Images per second", fine, [("images/s", 0, lambda each: each.images_per_s)], None),
+        _chart("Samples per second", fine, [("samples/s", 0, lambda each: each.images_per_s)], None),
         _chart("The loop's time", fine, _parts(_LOOP, (4, 3, 2)), 1.0),
         _chart("The workers' time for this job", coarse, _parts({name: f"stage {name}" for name in stages}), 1.0),
         _chart("Use", fine, [each for each in lines if any(each[2](s) is not None for s in fine)], 1.0, stack=False),
@@ -266,7 +266,7 @@ def _name(track: Track) -> str:
 
 def shown(name: str, value: float) -> str:
     """A figure of `prepserver.telemetry.history.figures` with its unit."""
-    return f"{value:,.0f}" if "images" in name else duration(value) if name == "duration" else percent(value)
+    return f"{value:,.0f}" if "samples" in name else duration(value) if name == "duration" else percent(value)
 
 
 def _short(value: float) -> str:

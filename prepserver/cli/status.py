@@ -35,7 +35,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     memory = found["memory"]
     yield Text(
         f"prepserver {found['version']} (pid {found['pid']}) in {found['runtime_dir']}: {found['state']} for "
-        f"{duration(found['uptime_s'])}, {found['rows_per_s']:.0f} images/s, rings "
+        f"{duration(found['uptime_s'])}, {found['rows_per_s']:.0f} samples/s, rings "
         f"{format_bytes(memory['rings_bytes'])} of {format_bytes(memory['budget_bytes'])}, "
         f"{found['kernels']['path']} kernels ({found['kernels']['why']})"
     )
@@ -54,7 +54,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     yield from _remote(found)
     if found["jobs"]:
         yield table(
-            "jobs", ("id", "job", "user", "pid", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
+            "jobs", ("id", "job", "user", "pid", "rank", "stream", "epoch", "samples/s", "waits", "for", "ready"),
             [
                 (j["id"], j["name"], user(j), j["pid"] or "-", _rank(j), j["stream"], _epoch(j),
                  figure(j.get("images_per_s")), percent(j.get("wait_fraction")), j.get("waits_for") or "-",

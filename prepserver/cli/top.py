@@ -24,7 +24,7 @@ from prepserver.cli.table import console, duration, figure, gpu_memory, percent,
 from prepserver.config import format_bytes
 from prepserver.telemetry.logs import printable
 
-_SORTS = ("wait", "images/s", "lag", "job")
+_SORTS = ("wait", "samples/s", "lag", "job")
 _GLYPHS = "█▓▒░·"
 _COLOURS = ("cyan", "blue", "magenta", "yellow", "green")
 _WIDE, _NARROW, _SMALL = 120, 100, 72  # terminals with fewer columns get fewer columns of the jobs' table
@@ -206,7 +206,7 @@ def _legend(stages: dict[str, float]) -> Text:
 
 
 def _sorted(jobs: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    figure = {"wait": "wait_fraction", "images/s": "images_per_s", "lag": "lag_rows"}.get(by, "")
+    figure = {"wait": "wait_fraction", "samples/s": "images_per_s", "lag": "lag_rows"}.get(by, "")
     return sorted(jobs, key=lambda job: (-(job.get(figure) or 0.0), job["name"], job["rank"]))
 
 
@@ -216,7 +216,7 @@ def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
     if width < _NARROW:
         left_out |= {"rank", "lag"} if width >= _SMALL else {"rank", "lag", "shared", "ring"}
     chars = _JOB_CHARS if width >= _SMALL else _JOB_CHARS // 2
-    for name in ("job", "user", "pid", "rank", "images/s", "wait", "shared", "lag", "ring", "verdict"):
+    for name in ("job", "user", "pid", "rank", "samples/s", "wait", "shared", "lag", "ring", "verdict"):
         if name in left_out:
             continue
         made.add_column(
@@ -232,7 +232,7 @@ def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
             "user": Text(printable(user(job))[:_USER_CHARS]),
             "pid": Text(str(job["pid"] or "-")),
             "rank": Text(f"{job['rank']}/{job['world_size']}"),
-            "images/s": Text(figure(job.get("images_per_s"), ",.0f")),
+            "samples/s": Text(figure(job.get("images_per_s"), ",.0f")),
             "wait": Text(percent(wait), "bold dark_orange3" if (wait or 0) >= 0.05 else ""),
             "shared": Text(f"{job['sharing_factor']:.1f}x"),
             "lag": Text(f"{job.get('lag_rows', 0):,}"),

@@ -112,7 +112,7 @@ def _sweep(
         try:
             with bench(job, seconds, most, lambda: pressed() == "q") as measured:
                 for point in steps:
-                    best = f"; best so far {max(rates_of(seen).values()):,.0f} images/s" if seen else ""
+                    best = f"; best so far {max(rates_of(seen).values()):,.0f} samples/s" if seen else ""
                     bar.update(task, description=f"{len(seen) + 1}: {point}{best} (q stops)")
                     try:
                         rate = measured.images_per_s(point)

@@ -35,7 +35,7 @@ class Report:
     def _show(self, rate: float) -> None:
         left_s = round((self._total - self._done) / rate)
         left = f"{left_s // 60} min {left_s % 60} s left"
-        self.say(f"packed {self._done} of {self._total}, {rate:.0f} images/s, {left}")
+        self.say(f"packed {self._done} of {self._total}, {rate:.0f} samples/s, {left}")
 
     def end(self) -> None:
         """Note that packing has ended."""
@@ -52,7 +52,7 @@ class _Bar(Report):
             BarColumn(),
             MofNCompleteColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.fields[rate]:.0f} images/s"),
+            TextColumn("{task.fields[rate]:.0f} samples/s"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             auto_refresh=False,

@@ -59,7 +59,7 @@ def up_to(facts: Facts, per_s: float) -> str:
 
 def rate(per_s: float) -> str:
     """Images per second."""
-    return f"{per_s:,.0f} images/s" if per_s >= 10 else f"{per_s:.1f} images/s"
+    return f"{per_s:,.0f} samples/s" if per_s >= 10 else f"{per_s:.1f} samples/s"
 
 
 def percent(fraction: float) -> str:

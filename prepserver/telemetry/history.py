@@ -93,14 +93,14 @@ def figures(slices: Iterable[Slice]) -> dict[str, float | None]:
     whole = joined(slices)
     loop = ("wait", "copy", "own")
     return {
-        "images/s": whole.images_per_s,
+        "samples/s": whole.images_per_s,
         "loading": whole.share("wait", *loop),
         "copying": whole.share("copy", *loop),
         "computing": whole.share("own", *loop),
         "GPU busy": whole.share("gpu", "gpus"),
         "workers busy": whole.share("busy", "workers"),
         "ring filled": whole.share("ring", "ranks"),
-        "images": whole.sums.get("images", 0.0),
+        "samples": whole.sums.get("images", 0.0),
         "duration": whole.span_s,
     }
 

@@ -103,8 +103,8 @@ _GROUPS = (
     )),
     _Group("job", _JOB, _listed("jobs"), (
         _Figure("batches_total", "batches", "Batches that the job has taken"),
-        _Figure("images_total", "images", "Images that the job has taken"),
-        _Figure("images_per_second", "images_per_s", "Images that the job takes per second, over the last ten seconds"),
+        _Figure("images_total", "images", "Samples that the job has taken"),
+        _Figure("images_per_second", "images_per_s", "Samples that it takes per second, over the last ten seconds"),
         _Figure("wait_seconds_total", "wait_s", "Time for which the job's loop has waited for rows"),
         _Figure("copy_seconds_total", "copy_s", "Time for which the job's loop has waited for copies"),
         _Figure("own_seconds_total", "own_s", "Time that the job's loop has spent between batches"),

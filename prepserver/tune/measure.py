@@ -83,7 +83,7 @@ class Bench:
     _rates: dict[tuple[int, bool], float] = field(default_factory=dict)  # without a cache, by workers and packing
 
     def images_per_s(self, point: Point) -> float:
-        """The images/s that the loop gets.
+        """The samples/s that the loop gets.
 
         Raises:
             NotMeasured: The dataset cannot be packed, or cached in this form.

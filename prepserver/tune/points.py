@@ -131,7 +131,7 @@ def _rounds(measured: Measured, wanted_per_s: float, beside: Callable[[Point], I
 
 
 def rates_of(measured: Measured) -> dict[Point, float]:
-    """The rate of each point in images/s; 0 if it cannot be measured.
+    """The rate of each point in samples/s; 0 if it cannot be measured.
 
     The model: a measurement is the point's rate times the machine's pace at that time. The pace follows from the points
     that were measured several times: what they gave around that time, compared with what they give overall.

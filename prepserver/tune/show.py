@@ -28,13 +28,13 @@ def shown(measured: Measured, chosen: Point, job: Job) -> Iterator[RenderableTyp
     lines = Table(box=None, pad_edge=False)
     for name in ("workers", "cache", "packed", "prefetch"):
         lines.add_column(name, no_wrap=True)
-    lines.add_column("images/s", justify="right", no_wrap=True)
+    lines.add_column("samples/s", justify="right", no_wrap=True)
     lines.add_column("", max_width=_BAR)  # shrinks on a narrow terminal
     lines.add_column("", no_wrap=True)
     most = max(rates.values())
     for point in sorted(rates, key=_by_form):
         bar = Bar(most, 0, rates[point], color="green" if point == chosen else "cyan")
-        mark = Text("<- recommended" if point == chosen else "", "bold green")
+        mark = Text("recommended" if point == chosen else "", "bold green")
         cells = (str(point.workers), point.cache or "-", "yes" if point.packed else "-", str(point.prefetch or "-"))
         lines.add_row(*cells, f"{rates[point]:,.0f}", bar, mark)
     yield lines
@@ -72,7 +72,7 @@ def advice(measured: Measured, chosen: Point, job: Job) -> Iterator[str]:
         )  # perhaps from another user's job
         yield f'Once: prepserver pack {place} OUT, then use Packed("OUT") in the script'
     rate, wanted = rates[chosen], job.wanted_per_s
-    expect = f"Expect: {rate:,.0f} images/s" + (f" (±{100 * _half_range(found):.0f} %)" if len(found) > 1 else "")
+    expect = f"Expect: {rate:,.0f} samples/s" + (f" (±{100 * _half_range(found):.0f} %)" if len(found) > 1 else "")
     if wanted == float("inf"):
         yield f"{expect}, if your training step is fast enough (pass its duration by --step-ms or --step)"
     elif rate >= FED * wanted:
@@ -84,7 +84,7 @@ def advice(measured: Measured, chosen: Point, job: Job) -> Iterator[str]:
         )
     if _half_range(found) > _BUSY:
         yield (
-            f"Uncertain: this configuration gave {min(found):,.0f} to {max(found):,.0f} images/s. Measure again on an "
+            f"Uncertain: this configuration gave {min(found):,.0f} to {max(found):,.0f} samples/s. Measure again on an "
             "idle machine, or longer (--seconds)"
         )
 
@@ -112,7 +112,7 @@ def settings(chosen: Point, job: Job, measured: Measured) -> str:
 
 
 def plot(path: Path, rates: Mapping[Point, float], chosen: Point, job: Job) -> None:
-    """Draws images/s by workers, a line for each form, into a PNG or an SVG.
+    """Draws samples/s by workers, a line for each form, into a PNG or an SVG.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -132,7 +132,7 @@ def plot(path: Path, rates: Mapping[Point, float], chosen: Point, job: Job) -> N
     if job.wanted_per_s != float("inf"):
         axes.axhline(job.wanted_per_s, color="grey", linestyle="--", label="all that the step can take")
     axes.set_xlabel("workers")
-    axes.set_ylabel("images/s")
+    axes.set_ylabel("samples/s")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()

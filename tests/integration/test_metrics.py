@@ -160,7 +160,7 @@ def check_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert "SyntheticImages of 64 samples" in text
     assert "<b>loading</b>" in text.replace("<span>", "<b>").replace("</span>", "</b>")
     (track,) = data_of(text).by_images
-    assert figures(track.slices)["images/s"] > 0  # type: ignore[operator]
+    assert figures(track.slices)["samples/s"] > 0  # type: ignore[operator]
     capsys.readouterr()
     assert main(["compare", 'a "b"', str(file), "--json", *where]) == exits.OK
     assert json.loads(capsys.readouterr().out)["differs"] == {}

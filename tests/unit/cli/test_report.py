@@ -81,7 +81,7 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     b.write_text(page(run(images=150, batch_size=16)))
     assert main(["compare", str(a), str(b)]) == exits.OK
     text = capsys.readouterr().out
-    for line in (r"images/s +100 +150 +\+50 %", r"loading +50 % +50 % +\+0 points", r"decode +6\.000 +4\.000 +-33 %",
+    for line in (r"samples/s +100 +150 +\+50 %", r"loading +50 % +50 % +\+0 points", r"decode +6\.000 +4\.000 +-33 %",
                  r"batch_size +8 +16", r"A +data-bound \(op blur\)"):  # fmt: skip
         assert re.search(line, text), (line, text)
     assert "seed" not in text

@@ -93,7 +93,7 @@ def test_an_older_daemons_state_is_shown_as_far_as_it_goes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sort", "first"), [("wait", "run-002"), ("images/s", "a-sweep"), ("lag", "run-002"), ("job", "a-sweep")]
+    ("sort", "first"), [("wait", "run-002"), ("samples/s", "a-sweep"), ("lag", "run-002"), ("job", "a-sweep")]
 )
 def test_jobs_are_sorted_by_the_chosen_column(sort: str, first: str) -> None:
     lines = shown(busy(is_slow=False), 120, view=View(sort)).splitlines()
@@ -114,7 +114,7 @@ def test_keys_sort_freeze_and_quit() -> None:
         assert after is not None
         view = after
         seen.append(view.sort)
-    assert seen == ["wait", "images/s", "lag", "job", "wait"]
+    assert seen == ["wait", "samples/s", "lag", "job", "wait"]
     frozen = view.after("f")
     assert frozen is not None
     assert frozen.is_frozen

@@ -17,7 +17,7 @@ def test_lines_come_now_and_then_with_rate_and_time_left(
         lines.progress(done)
     lines.end()
     assert capsys.readouterr().err.splitlines() == [
-        "packed 279 of 1000, 8 images/s, 1 min 31 s left",
-        "packed 359 of 1000, 8 images/s, 1 min 21 s left",
-        "packed 439 of 1000, 8 images/s, 1 min 10 s left",
+        "packed 279 of 1000, 8 samples/s, 1 min 31 s left",
+        "packed 359 of 1000, 8 samples/s, 1 min 21 s left",
+        "packed 439 of 1000, 8 samples/s, 1 min 10 s left",
     ]

@@ -116,7 +116,7 @@ def test_the_table_has_steps_and_per_cent() -> None:
     totals = Totals(10, 80, 0, 1000 * MS, 500 * MS, 2000 * MS)
     verdict = {"verdict": "data-bound (read)", "why": "slow", "next": "pack"}
     lines = [line.split() for line in render(totals, Parts.of(totals, 4000 * MS), verdict).splitlines()]
-    assert lines[0][:4] == ["10", "steps,", "80", "images,"]
+    assert lines[0][:4] == ["10", "steps,", "80", "samples,"]
     assert lines[2:7] == [
         ["loading", "1.00", "100.00", "25.0"],
         ["copying", "0.50", "50.00", "12.5"],

@@ -36,7 +36,7 @@ def test_a_week_takes_no_more_room_than_an_hour(tmp_path: Path, monkeypatch: pyt
     spans = [each.span_s for each in track.slices[:-1]]
     assert max(spans) <= 2 * min(spans)  # as fine at its end as at its beginning
     assert joined(track.slices).span_s == seconds
-    assert figures(track.slices)["images/s"] == 5
+    assert figures(track.slices)["samples/s"] == 5
     assert figures(track.slices)["loading"] == 0.25
     assert figures(track.slices)["GPU busy"] is None
     ends = [each.at_s + each.span_s for each in track.slices]

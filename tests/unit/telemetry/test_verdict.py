@@ -146,7 +146,7 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ({"waiting": 0.3, "workers_busy": 0.4, "workers_died": 2}, "data-bound", {"bursts"}, "prefetch"),
         ({"waiting": 0.9, "workers_busy": 0.0, "workers_died": 9}, "data-bound", {"dying workers"}, "quarantine`"),
         ({**STARVED, "workers_died": 9}, "data-bound", {"decode", "workers"}, "8 more"),
-        ({"copying": 0.4}, "copy-bound", {"copy"}, "up to 1,667 images/s, 1.7x"),
+        ({"copying": 0.4}, "copy-bound", {"copy"}, "up to 1,667 samples/s, 1.7x"),
         ({"gpu_busy": 0.3}, "host-CPU-bound", {"loop"}, "torch.compile"),
         ({"loop_starved": 0.5}, "host-CPU-bound", {"loop"}, "fewer workers"),
         ({"waiting": 0.8, "inline": True}, "data-bound", {"inline"}, "workers=N"),
@@ -246,7 +246,7 @@ def test_of_two_planted_limits_both_are_named(other: dict[str, Any], causes: tup
 def test_the_promised_rate_is_never_more_than_the_loop_can_take() -> None:
     """Two stages take half each: without one of them the workers could give twice as much, and the loop takes 1.25."""
     found = judged(**{**STARVED, "waiting": 0.2, "stages": {"read": 0.05, "op blur": 0.05}})
-    assert found.next.count("up to 1,250 images/s, 1.2x") == 3
+    assert found.next.count("up to 1,250 samples/s, 1.2x") == 3
 
 
 def test_little_is_said_of_little() -> None:

@@ -33,11 +33,11 @@ def test_the_table_marks_the_choice_and_the_advice_follows(width: int) -> None:
     with console.capture() as captured:
         console.print(*shown(MEASURED, DECODED, JOB), sep="\n")
     text = captured.get()
-    (line,) = [line for line in text.splitlines() if "<- recommended" in line]
+    (line,) = [line for line in text.splitlines() if "recommended" in line]
     assert line.split()[:5] == ["2", "decoded", "-", "-", "630"]
     assert "prepserver start --workers 2" in text
     assert 'PrepClient(..., cache="decoded")' in text
-    assert "630 images/s (±2 %), all that a step of 100 ms can take" in " ".join(text.split())
+    assert "630 samples/s (±2 %), all that a step of 100 ms can take" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_advice_says_what_to_do_and_to_expect(point: Point, step_s: float, s
 
 
 def test_figures_of_a_busy_machine_say_so() -> None:
-    assert "Uncertain: this configuration gave 300 to 400 images/s" in "\n".join(
+    assert "Uncertain: this configuration gave 300 to 400 samples/s" in "\n".join(
         advice([(Point(2), 400.0), (Point(2), 300.0)], Point(2), JOB)
     )
     assert "Uncertain" not in "\n".join(advice(MEASURED, DECODED, JOB))
