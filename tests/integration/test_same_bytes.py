@@ -98,8 +98,8 @@ PIPELINES: dict[str, list[Op]] = {
     "half": [RandomResizedCrop(16), Grayscale(3), ToDtype("float16"), ToLayout("HWC")],
     "one channel": [Resize((20, 30)), Grayscale()],
     "all that draw": [
-        RandomApply([RandomResizedCrop(40)]), RandomChoice(OTHER_SIZE), RandomOrder(SAME_SIZE), CenterCrop(24),
-        ToDtype("float32", scale=True), GaussianNoise(),
+        RandomApply([RandomResizedCrop(40)]), RandomChoice(OTHER_SIZE), RandomOrder(SAME_SIZE[::2]),
+        RandomOrder(SAME_SIZE[1::2]), CenterCrop(24), ToDtype("float32", scale=True), GaussianNoise(),
     ],
 }  # fmt: skip
 
