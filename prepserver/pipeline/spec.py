@@ -38,9 +38,12 @@ class Spec:
     unwritten: ClassVar[tuple[tuple[str, object], ...]] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        # mypy takes the hash of its objects for that of the class
-        if name in vars(self) or name not in _attributes(type(self)):  # type: ignore[arg-type]
+        if name in vars(self):
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        # mypy takes the hash of its objects for that of the class
+        if name not in _attributes(type(self)):  # type: ignore[arg-type]
+            reason = f"{name!r} is no parameter of {type(self).__name__}: declare the attribute in the class"
+            raise FrozenInstanceError(reason)
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 import prepclient
 import prepclient.engine
 import prepserver
+from prepclient.device_ops import DEVICE_OPS
 from prepserver.cli import command_line, exits
 from prepserver.config import FIELDS
 from prepserver.pipeline.ops import OPS
@@ -352,6 +353,9 @@ def test_documents_name_every_argument_of_the_client() -> None:
 
 
 def test_documents_name_every_op_and_source() -> None:
-    for members, pages in ((OPS, ("pipelines.md", "augmentation.md")), (SOURCES, ("sources.md",))):
+    on_batches = [op.__name__ for op in DEVICE_OPS]
+    for members, pages in (
+        (OPS, ("pipelines.md", "augmentation.md")), (SOURCES, ("sources.md",)), (on_batches, ("device-ops.md",)),
+    ):  # fmt: skip
         named = {span.split("(")[0] for page in pages for span in spans((DOCS / page).read_text())}
-        assert not set(members) - named, f"name it in docs/{' or docs/'.join(pages)}"
+        assert sorted(set(members) - named) == [], f"name it in docs/{' or docs/'.join(pages)}"

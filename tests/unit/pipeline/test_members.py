@@ -21,7 +21,7 @@ from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.ops import STAGES
 from tests.stubs import OPS_STUB, SOURCES_STUB, stub_of_ops, stub_of_sources
 
-TESTS = Path(__file__).parents[2]
+TESTS = "".join(path.read_text() for path in Path(__file__).parents[2].rglob("test_*.py"))
 STRUCTURAL = {"Decode", "ToLayout"}
 """They have no stage; see `prepserver.transform.ops`."""
 
@@ -34,7 +34,7 @@ def test_every_op_is_done_documented_exported_and_tested(name: str) -> None:
     assert inspect.getdoc(op), f"{name} has no docstring"
     missing = [field for field in inspect.signature(op).parameters if f"{field}:" not in (inspect.getdoc(op) or "")]
     assert set(missing) <= {"antialias"}, f"the docstring of {name} does not say what {missing} is"
-    assert any(f"{name}(" in path.read_text() for path in TESTS.rglob("test_*.py")), f"no test uses {name}"
+    assert f"{name}(" in TESTS, f"no test compares the rows of {name} with an oracle: see tests/unit/transform"
 
 
 def module_of(op: type[Op]) -> str:
@@ -62,7 +62,7 @@ def test_every_source_is_read_documented_exported_and_tested(name: str) -> None:
     parameters, said = inspect.signature(source).parameters, inspect.getdoc(source) or ""
     missing = [name for name in parameters if f"{name}:" not in said]
     assert missing == [], f"the docstring of {name} does not say what {missing} is"
-    assert any(f"{name}(" in path.read_text() for path in TESTS.rglob("test_*.py")), f"no test uses {name}"
+    assert f"{name}(" in TESTS, f"no test reads {name}: write one in tests/unit/source"
 
 
 def test_every_kind_on_a_plane_follows_its_image() -> None:

@@ -92,7 +92,7 @@ def test_ops_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         Decode().max_pixels = 1
     for name in ("max_pixel", "moves", "files"):
-        with pytest.raises(FrozenInstanceError):
+        with pytest.raises(FrozenInstanceError, match=f"'{name}' is no parameter of Decode: declare"):
             setattr(Decode(), name, 1)
     with pytest.raises(FrozenInstanceError):
         del Decode().max_pixels

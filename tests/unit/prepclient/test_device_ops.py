@@ -100,7 +100,7 @@ def paired(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[torch.Tensor, tor
 def test_every_op_on_batches_lies_in_its_file_and_is_exported(op: type[Op]) -> None:
     how = DEVICE_OPS[op].__module__.rpartition(".")[2]
     assert how == op.__module__.rpartition(".")[2]
-    assert getattr(prepclient, op.__name__) is op
+    assert vars(prepclient).get(op.__name__) is op, "export it in client/prepclient/__init__.py"
     if op not in OPS.values():
         said = inspect.getdoc(op) or ""
         assert [name for name in inspect.signature(op).parameters if f"{name}:" not in said] == []
@@ -412,4 +412,5 @@ def test_a_row_without_a_sample_has_no_class() -> None:
 
 def test_a_verdict_sends_only_such_ops_to_the_gpu() -> None:
     both = {op.__name__ for op in DEVICE_OPS} & OPS.keys()
-    assert both - {"RandomChoice"} | {"ToLayout"} == slow_rows._ON_DEVICE
+    said = "name it in _ON_DEVICE of prepserver/telemetry/slow_rows.py"
+    assert both - {"RandomChoice"} | {"ToLayout"} == slow_rows._ON_DEVICE, said
