@@ -22,7 +22,8 @@ from prepserver.pipeline.record import label_of
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import GzippedShards, check_installed
-from prepserver.source.ranges import FilesReader, Sections, refuse_compressed
+from prepserver.source.ranges import refuse_compressed
+from prepserver.source.reader import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Source
 from prepserver.source.shards import open_shards

@@ -5,16 +5,13 @@ For each sample the index holds its file, its label, and where the bytes of each
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
 import re
-from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +23,10 @@ from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.files import FileTable, FileTableSource
-from prepserver.source.patterns import files_of
-from prepserver.source.places import Places
-from prepserver.source.progress import Progress
-from prepserver.source.reader import Scan, ScanningReader
+from prepserver.source.reader import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 from prepserver.source.shards import open_shards
-from prepserver.source.storage import File, open_file
 from prepserver.source.values import value_of
 
 MISSING = (1 << 64) - 1
@@ -41,71 +34,11 @@ MISSING = (1 << 64) - 1
 
 _COMPRESSED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ)")
 
-_AT_ONCE = 8
-"""Files that are listed in parallel."""
-
-Sections = dict[str, memoryview]
-
-T = TypeVar("T")
-
 
 def refuse_compressed(path: str, begin: bytes) -> None:
     """Raise `SourceError` if a file begins as one that is compressed: nothing in its middle could be read."""
     if found := _COMPRESSED.match(begin):
         raise SourceError(f"{path} is compressed ({found.lastgroup}), so no sample can be read alone: unpack it once")
-
-
-class FilesReader(ScanningReader, Generic[T]):
-    """A reader of files that hold many samples; it lists them in parallel."""
-
-    what: ClassVar[str] = "the file"  # in errors
-
-    def files(self) -> list[str]:
-        """Return the absolute paths of the files, in order: by default those that the spec's first path names.
-
-        Raises:
-            SourceError: It names no files, or one twice, or a folder cannot be listed.
-        """
-        return files_of([path for name, path in self.spec.named_paths() if name == self.spec.paths[0]], self.roots)
-
-    @abstractmethod
-    def list_file(self, path: str, file: File, found: Callable[..., None]) -> T:
-        """Return the content of one file, in a thread; `found` is called for each sample, or with the number of some.
-
-        Raises:
-            SourceError: The file cannot be used; the text names it and says what to do.
-            OSError: It cannot be read.
-        """
-
-    @abstractmethod
-    def table(self, paths: list[str], files: list[T]) -> tuple[dict[str, Any], Sections]:
-        """Return metadata and sections of the index of all files; raises `SourceError` if there are no samples."""
-
-    def scan(self, progress: Progress) -> Scan:
-        paths, places, samples = self.files(), Places(), 0
-
-        def found(count: int = 1) -> None:
-            nonlocal samples
-            samples += count  # only to show progress: threads may lose a count
-
-        def listed(path: str) -> tuple[File, T]:
-            with open_file(self.roots, self.what, path) as file:
-                return file, self.list_file(path, file, found)
-
-        pairs = progress.over(listed, paths, _AT_ONCE, lambda: samples, remote=any(map(is_url, paths)))
-        files = [file for file, _ in pairs]
-        for path in paths:
-            places.add_file(path)
-        if (root := getattr(self.spec, "root", None)) is not None:  # of files that samples name
-            places.add_folder(root)
-        meta, sections = self.table(paths, [content for _, content in pairs])
-        # A file may be rewritten with the same names and sizes inside.
-        state = [file.size for file in files], [file.version for file in files]
-        meta["state"] = hashlib.sha256(json.dumps(state).encode()).hexdigest()
-        return Scan(meta, sections, places, list(zip(paths, files, strict=True)))
-
-    def is_current(self, container: Container) -> bool:
-        return container.meta["files"] == self.files() and super().is_current(container)
 
 
 @dataclass(slots=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.source.cache import ListingCache
 from prepserver.source.container import AGAIN, BrokenContainerError, Container
 from prepserver.source.errors import SourceError
+from prepserver.source.patterns import files_of
 from prepserver.source.places import Places, still_lead
 from prepserver.source.progress import Progress
 from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import Source
-from prepserver.source.storage import File, statuses
+from prepserver.source.storage import File, open_file, statuses
 
 # Times of files are coarse: a tick of 4 ms locally, 1 or 2 s on some network and older file systems. A folder
 # that changed this shortly before its scan may change again without a new time, so such an index is used
@@ -27,6 +29,14 @@ _COARSEST_TIME_NS = 2 * 10**9
 
 MAX_SAMPLES = 1 << 40
 """Of a source: orders and messages take no more."""
+
+_AT_ONCE = 8
+"""Files that are listed in parallel."""
+
+Sections = dict[str, memoryview]
+"""Bytes of an index, by name."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Scan:
     # Plain values, among them ``n``, ``num_classes`` and ``content_digest``; see `Listing`. ``state``, if present, is
     # a digest of sizes and versions: it distinguishes two states with equal ``content_digest``.
     meta: dict[str, Any]
-    sections: dict[str, memoryview]  # bytes by name
+    sections: Sections
     places: Places  # where the dataset's files lie
     files: Sequence[tuple[str, File]] = ()  # the files that the index was made from, each with its path
     mtimes_ns: Sequence[int] = ()  # the times of folders, and of files that are not in `files`
@@ -176,6 +186,59 @@ class ScanningReader(Reader):
                 if _version(container.meta) == _version(meta):
                     return container
         return cache.publish(self.key, _version(meta), meta, scan.sections)
+
+
+class FilesReader(ScanningReader, Generic[T]):
+    """A reader of files that hold many samples; it lists them in parallel."""
+
+    what: ClassVar[str] = "the file"  # in errors
+
+    def files(self) -> list[str]:
+        """Return the absolute paths of the files, in order: by default those that the spec's first path names.
+
+        Raises:
+            SourceError: It names no files, or one twice, or a folder cannot be listed.
+        """
+        return files_of([path for name, path in self.spec.named_paths() if name == self.spec.paths[0]], self.roots)
+
+    @abstractmethod
+    def list_file(self, path: str, file: File, found: Callable[..., None]) -> T:
+        """Return the content of one file, in a thread; `found` is called for each sample, or with the number of some.
+
+        Raises:
+            SourceError: The file cannot be used; the text names it and says what to do.
+            OSError: It cannot be read.
+        """
+
+    @abstractmethod
+    def table(self, paths: list[str], files: list[T]) -> tuple[dict[str, Any], Sections]:
+        """Return metadata and sections of the index of all files; raises `SourceError` if there are no samples."""
+
+    def scan(self, progress: Progress) -> Scan:
+        paths, places, samples = self.files(), Places(), 0
+
+        def found(count: int = 1) -> None:
+            nonlocal samples
+            samples += count  # only to show progress: threads may lose a count
+
+        def listed(path: str) -> tuple[File, T]:
+            with open_file(self.roots, self.what, path) as file:
+                return file, self.list_file(path, file, found)
+
+        pairs = progress.over(listed, paths, _AT_ONCE, lambda: samples, remote=any(map(is_url, paths)))
+        files = [file for file, _ in pairs]
+        for path in paths:
+            places.add_file(path)
+        if (root := getattr(self.spec, "root", None)) is not None:  # of files that samples name
+            places.add_folder(root)
+        meta, sections = self.table(paths, [content for _, content in pairs])
+        # A file may be rewritten with the same names and sizes inside.
+        state = [file.size for file in files], [file.version for file in files]
+        meta["state"] = hashlib.sha256(json.dumps(state).encode()).hexdigest()
+        return Scan(meta, sections, places, list(zip(paths, files, strict=True)))
+
+    def is_current(self, container: Container) -> bool:
+        return container.meta["files"] == self.files() and super().is_current(container)
 
 
 def check_count(spec: SourceSpec, n: int) -> None:

@@ -22,7 +22,8 @@ from prepserver.pipeline.sources.hugging_face import HuggingFace
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, library
-from prepserver.source.ranges import MISSING, Listed, RangesReader, RangesSource, Sections
+from prepserver.source.ranges import MISSING, Listed, RangesReader, RangesSource
+from prepserver.source.reader import Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import is_path
 from prepserver.source.storage import File, open_file

@@ -12,7 +12,7 @@ from prepserver.pipeline.sources.jsonl import Jsonl
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.lines import Lines, LinesReader
-from prepserver.source.ranges import Sections
+from prepserver.source.reader import Sections
 from prepserver.source.roots import Roots
 from prepserver.source.storage import File, open_file
 from prepserver.source.tables import TableSource

@@ -27,7 +27,7 @@ from prepserver.source.arrow_values import Joined, Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.parquet import class_names, decoded_bytes, leaves_of, path_to, places_of, pyarrow_for, repeated
-from prepserver.source.ranges import FilesReader, Sections
+from prepserver.source.reader import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards

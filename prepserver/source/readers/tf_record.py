@@ -24,7 +24,7 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import MAGIC, GzippedFile
 from prepserver.source.lines import Lines, LinesReader, LinesSource
-from prepserver.source.ranges import Sections
+from prepserver.source.reader import Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record
 from prepserver.source.storage import File
