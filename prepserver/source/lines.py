@@ -1,4 +1,4 @@
-"""Files of lines, each of which is a sample. The index holds where each begins, 8 bytes a sample.
+"""Files of samples one after the other, such as lines. The index holds where each begins, 8 bytes a sample.
 
 It counts bytes over all files, one after the other. A sample ends where the next one begins, or with its file; the line
 ends between them are cut off.

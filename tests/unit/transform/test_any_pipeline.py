@@ -56,4 +56,4 @@ def test_the_random_pipelines_have_all_ops() -> None:
     drawn = Path(augmentations.__file__).read_text()
     there = ELSEWHERE | {type(op).__name__ for op in augmentations.SAME_SIZE}
     missing = [n for n in OPS if n not in there and not re.search(rf"\b{n}\(|builds\({n}\b", drawn)]
-    assert missing == [], "add an example to SAME_SIZE or OTHER_SIZE in tests/support/augmentations.py"
+    assert missing == [], "add an example to a list of tests/support/augmentations.py"
