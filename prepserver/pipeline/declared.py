@@ -46,6 +46,7 @@ MAX_COLUMNS = 256
 """Their declarations, and the layout of their rows, are parts of messages of 64 KiB."""
 
 _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
+_MAX_CLASSES, _MAX_CLASS_NAME_CHARS = 4096, 256
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 _MOST_FLOAT = {"float16": 65504.0, "float32": 3.4028234663852886e38}
 _NAN = "nan"  # on the wire, whose numbers are finite
@@ -194,6 +195,17 @@ def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ..
     return tuple(checks.integer(field, side, 1, _MAX_SIDE) for side in sides)
 
 
+def _class_names(field: str, value: object) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for name in checks.items(field, value, range(_MAX_CLASSES + 1)):
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_CLASS_NAME_CHARS:
+            raise SpecError(field, name, f"must be the name of a class, of 1 to {_MAX_CLASS_NAME_CHARS} characters")
+        if name in names:
+            raise SpecError(field, name, "is the name of two classes")
+        names[name] = None
+    return tuple(names)
+
+
 def _dtype_name(value: object) -> object:
     """Return the name of a dtype of torch's or numpy's; anything else as it is."""
     if isinstance(value, str):
@@ -210,6 +222,7 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "channels": lambda field, value, _: checks.channels(field, value),
     "dtype": lambda field, value, dtypes: checks.choice(field, _dtype_name(value), dtypes),
     "shape": _shape,
+    "classes": lambda field, value, _: _class_names(field, value),
     "missing": lambda _field, value, _dtypes: value,  # it must fit the dtype: see `declared_kind`
 }
 """By attribute of a kind; what has none here is not declared."""
@@ -220,7 +233,7 @@ _DTYPES: dict[type[Kind], tuple[str, ...]] = {
 """Element types of kinds that may not have all."""
 
 _LATER: dict[tuple[type[Kind], str], Any] = {
-    (Scalar, "missing"): None, (Array, "missing"): None, (Mask, "dtype"): "uint8",
+    (Scalar, "missing"): None, (Array, "missing"): None, (Label, "classes"): (), (Mask, "dtype"): "uint8",
 }  # fmt: skip
 """Attributes that servers of the release before do not know, and their defaults, which are not on the wire."""
 
@@ -230,7 +243,7 @@ def columns_to_wire(columns: Columns) -> list[dict[str, Any]]:
     return [{"column": name, **kind_to_wire(kind)} for name, kind in columns.items()]
 
 
-def declared_columns(given: object) -> dict[str, Kind]:
+def declared_columns(given: object, has_class_names: bool = False) -> dict[str, Kind]:
     """Return the columns that a source was declared to have: a map, or the list of `columns_to_wire`.
 
     Raises:
@@ -254,5 +267,9 @@ def declared_columns(given: object) -> dict[str, Kind]:
         columns[name] = declared_kind(f"columns.{name}", kind)
         if isinstance(columns[name], Image) and columns[name] != Image(size=columns[name].size):  # type: ignore[attr-defined]
             raise SpecError(f"columns.{name}", columns[name], "is given as uint8 with 3 channels; ops change that")
+        if not has_class_names and getattr(columns[name], "classes", None):
+            raise SpecError(
+                f"columns.{name}.classes", columns[name], "only Csv, Jsonl, Parquet and TFRecord take names"
+            )
     with_index(columns)
     return columns

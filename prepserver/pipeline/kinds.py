@@ -7,6 +7,7 @@ cannot be stored: its error names the op that would give it one size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -206,9 +207,16 @@ class Keypoints(Spatial):
 
 @dataclass(frozen=True, slots=True)
 class Label(Kind):
-    """The number of a class: a scalar, int64."""
+    """The number of a class: a scalar, int64.
+
+    Attributes:
+        classes: The names of the classes, where tables hold names instead of numbers; a name's place here is its
+            number. Empty, the default, for numbers.
+    """
 
     blank: ClassVar[int] = -1
+
+    classes: Sequence[str] = field(default=(), repr=False, compare=False)
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), "int64"

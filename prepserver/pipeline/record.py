@@ -131,6 +131,12 @@ def changed_label(columns: Columns) -> tuple[str, ...]:
     return ("label",) if "label" in labels[1:] else ()
 
 
+def class_names(columns: Columns) -> list[str]:
+    """Return the names of the classes that the kind of the label declares; empty if labels are numbers."""
+    kind = columns.get(label_of(columns))
+    return list(kind.classes) if isinstance(kind, Label) else []
+
+
 def label_of(columns: Columns, default: str = "label") -> str:
     """Return the column that a source's labels are read from: ``label``, else the first `Label`, else `default`."""
     labels = [name for name, kind in columns.items() if isinstance(kind, Label)]

@@ -36,7 +36,7 @@ class TableSpec(SourceSpec):
     declared: Columns
 
     def __init__(self, path: Paths, columns: DeclaredColumns, names: JoinedNames = None) -> None:
-        self.declared = columns_of_kinds(columns, self.kinds, type(self).__name__)
+        self.declared = columns_of_kinds(columns, self.kinds, type(self).__name__, has_class_names=True)
         # Only those that differ: equal meaning is equal data.
         given = checked_names(names, self.declared, self.joins)
         self.names = {column: name for column, name in given if name != column}
@@ -53,10 +53,12 @@ class TableSpec(SourceSpec):
         return kind.number if isinstance(kind, Array) and isinstance(self.names.get(column), list) else kind
 
 
-def columns_of_kinds(columns: DeclaredColumns, kinds: tuple[type[Kind], ...], source: str) -> Columns:
+def columns_of_kinds(
+    columns: DeclaredColumns, kinds: tuple[type[Kind], ...], source: str, has_class_names: bool = False
+) -> Columns:
     """Return declared columns; raises `SpecError` if the `source` of this name gives none of a column's kind."""
     try:
-        declared = declared_columns(columns)
+        declared = declared_columns(columns, has_class_names)
     except SpecError as error:
         if error.field != "columns" or not isinstance(error.value, str):
             raise

@@ -88,6 +88,21 @@ class _Lists(Values):
         return self._numbers[self._offsets[row] : self._offsets[row + 1]].astype(self._dtype)
 
 
+class _Named(Values):
+    """Names of classes, or their numbers."""
+
+    def __init__(self, column: str, kind: Label, array: Any) -> None:
+        super().__init__(column, kind, array)
+        # Names repeat, so each is made a number once.
+        self._found: dict[Any, Any] = {}
+
+    def value(self, row: int) -> Any:
+        name = self._array[row].as_py()
+        if name not in self._found:
+            self._found[name] = super().value(row)
+        return self._found[name]
+
+
 class Joined(Values):
     """Numbers of several columns, which are one array in each row."""
 
@@ -110,6 +125,8 @@ def is_time(found: Any) -> bool:
 def values_of(column: str, kind: Kind, array: Any) -> Values:
     """Return the values of a column, in an array of numpy if all are numbers of one shape."""
     array = _plain(array)
+    if isinstance(kind, Label) and kind.classes:
+        return _Named(column, kind, array)
     shape = kind.shape if isinstance(kind, Array) else ()
     if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
         return _of_any_size(column, kind, array)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.record import label_of
+from prepserver.pipeline.record import class_names, label_of
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.gzipped import GzippedShards, check_installed
@@ -143,9 +143,11 @@ class LinesReader(FilesReader[Lines]):
         begins[-1] = offset
         digest = hashlib.sha256(json.dumps([list(map(os.path.basename, paths)), counts]).encode())
         digest.update(begins.data)
+        if classes := class_names(self.spec.columns):
+            digest.update(json.dumps(classes).encode())
         meta = {
-            "n": sum(counts), "classes": [], "num_classes": 0, "content_digest": digest.hexdigest(), "counts": counts,
-            "cells": [each.cells for each in files], "lengths": [each.length for each in files],
+            "n": sum(counts), "classes": classes, "num_classes": len(classes), "content_digest": digest.hexdigest(),
+            "counts": counts, "cells": [each.cells for each in files], "lengths": [each.length for each in files],
         }  # fmt: skip
         numbers = np.concatenate([each.numbers for each in files])
         sections = {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
@@ -167,6 +169,7 @@ class LinesSource(Source):
         self._stamp = self._shards.stamp
         if "points" in meta:
             self._shards = self._gzipped(container)
+        self._classes = class_names(spec.columns)
         self._starts = [0, *accumulate(meta["lengths"])]  # of the files
         self._firsts = [0, *accumulate(meta["counts"])]  # samples
         self._container = container

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Json, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.record import class_names
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.arrow_values import is_time
 from prepserver.source.errors import SourceError, library
@@ -133,8 +134,9 @@ def _remedy(found: Any) -> str:
 def _fits(kind: Kind, found: Any) -> bool:
     if isinstance(kind, Json):
         return _is_json(found)
-    if isinstance(kind, Text):
-        return str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
+    is_text = str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
+    if isinstance(kind, Text) or (is_text and isinstance(kind, Label) and kind.classes):
+        return is_text
     if isinstance(kind, Image | Mask | Bytes):
         return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
     if str(found).startswith("extension<arrow.fixed_shape_tensor"):
@@ -163,8 +165,10 @@ def _is_json(found: Any) -> bool:
     return str(found).startswith(("int", "uint")) or str(found) in _JSON
 
 
-def class_names(schema: Any, spec: Parquet) -> list[str]:
-    """Return the names of the classes that ``datasets`` stored in the schema; none if the label is not such a class."""
+def classes_of(schema: Any, spec: Parquet) -> list[str]:
+    """Return the names of the classes: as declared, or as ``datasets`` stored them in the schema; none for numbers."""
+    if declared := class_names(spec.columns):
+        return declared
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         names = features[spec.names.get("label", "label")]["names"]

@@ -17,6 +17,7 @@ from prepserver.source.errors import SampleError
 
 _SHOWN_CHARS = 60
 _SHOWN_KEYS = 64
+_SHOWN_CLASSES = 8
 _LABELS = 1 << 63
 _MOST_DIMENSIONS = 8
 EXACT = 1 << 53  # floats below it are the integers that they stand for
@@ -50,10 +51,22 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
         raise _wrong(column, kind, given)
     if given is None and isinstance(kind, Scalar) and kind.missing is not None:
         return np.array(kind.missing, kind.dtype)
+    if isinstance(kind, Label) and kind.classes:
+        return _class_number(column, kind, given)
     if isinstance(kind, Array) and kind.missing is not None:
         given = _replaced(given, kind.missing, _MOST_DIMENSIONS)
     found = _number_of(kind, given)
     return _numbers(column, kind, given) if found is None else found
+
+
+def _class_number(column: str, kind: Label, given: Any) -> Any:
+    """Return the number of a class; its name or the number may be given."""
+    try:
+        number = kind.classes.index(given) if isinstance(given, str) else int(_numbers(column, Label(), given))
+        kind.classes[number]
+    except (SampleError, ValueError, IndexError):
+        raise _wrong(column, kind, given) from None
+    return np.int64(number)
 
 
 def _replaced(given: Any, missing: float, depth: int) -> Any:
@@ -130,6 +143,8 @@ def parsed(column: str, kind: Kind, cell: str) -> Any:
             given = None
         elif isinstance(kind, _IN_JSON):
             given = json.loads(cell)
+        elif isinstance(kind, Label) and kind.classes:
+            given = cell
         elif "_" in cell or not cell.isascii():  # Python would take 1_0 for 10
             raise ValueError
         else:
@@ -252,6 +267,11 @@ def _wrong(column: str, kind: Kind, given: Any) -> SampleError:
             wanted = "text"
         case Label():
             wanted = "the number of a class, an integer from 0"
+            if kind.classes:
+                known = ", ".join(map(repr, kind.classes[:_SHOWN_CLASSES]))
+                wanted = f"one of {len(kind.classes)} classes: {known}{', ...' * (len(kind.classes) > _SHOWN_CLASSES)}"
+            elif isinstance(given, str) and given.strip() not in _MISSING:
+                wanted += "; kinds.Label(classes=[...]) makes numbers of names"
         case Scalar(dtype):
             is_missing = given is None or (isinstance(given, str) and given.strip() in _MISSING)
             wanted = f"a number of type {dtype}{REPLACES * is_missing}"

@@ -31,7 +31,7 @@ class Packed(SourceSpec):
             raise SpecError("masks", masks, "columns names the mask: leave out one of the two")
         self.root = absolute("root", root)
         self.masks = masks
-        self.declared = None if columns is None else declared_columns(columns)
+        self.declared = None if columns is None else declared_columns(columns, has_class_names=True)
 
     @property
     def folder(self) -> str:

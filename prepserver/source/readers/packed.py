@@ -145,7 +145,7 @@ def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
 
 def kinds_of(meta: Mapping[str, Any]) -> Columns:
     """Return the kinds of all columns, from the metadata of an index."""
-    return declared_columns(meta["kinds"])
+    return declared_columns(meta["kinds"], has_class_names=True)
 
 
 class PackedSource(FileTableSource):

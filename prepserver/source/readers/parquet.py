@@ -26,7 +26,7 @@ from prepserver.protocol.work import MAX_ROW_GROUPS
 from prepserver.source.arrow_values import Joined, Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.parquet import class_names, decoded_bytes, leaves_of, path_to, places_of, pyarrow_for, repeated
+from prepserver.source.parquet import classes_of, decoded_bytes, leaves_of, path_to, places_of, pyarrow_for, repeated
 from prepserver.source.reader import FilesReader, Sections
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
@@ -231,7 +231,7 @@ class ParquetReader(FilesReader[Groups]):
             raise
         except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{path} is damaged, or not a Parquet file: {error}") from error
-        groups = Groups(class_names(schema, self.spec))
+        groups = Groups(classes_of(schema, self.spec))
         places = places_of(meta, [*chain(*leaves_of(path, schema, self.spec).values())])
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)

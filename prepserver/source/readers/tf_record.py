@@ -113,7 +113,7 @@ class _Examples(LinesSource):
             given = found.get(feature, _NOTHING)
             shape, dtype, size = self._plain.get(name, _NO_NUMBERS)
             is_plain = isinstance(given, np.ndarray) and given.dtype == dtype and given.size == size
-            if is_plain and not (isinstance(kind, Label) and given[0] < 0):  # type: ignore[operator]
+            if is_plain and not (isinstance(kind, Label) and (given[0] < 0 or kind.classes)):  # type: ignore[operator]
                 record[name] = given.reshape(shape)  # type: ignore[union-attr]
             else:
                 record[name] = _value(name, kind, given)
@@ -164,13 +164,15 @@ class TFRecordReader(LinesReader):
 
 def _value(column: str, kind: Kind, given: example.Value) -> Any:
     """Return a feature as a value of a kind."""
-    if isinstance(kind, Image | Mask | Text | Bytes):
+    is_name = isinstance(kind, Label) and kind.classes and isinstance(given, list)
+    if is_name or isinstance(kind, Image | Mask | Text | Bytes):
         if not (isinstance(given, list) and len(given) == 1):
             raise SampleError(f"its {column} is {_described(given)}, and must be one value of bytes")
         try:
-            return given[0].decode() if isinstance(kind, Text) else given[0]
+            found = given[0].decode() if is_name or isinstance(kind, Text) else given[0]
         except UnicodeDecodeError as error:
             raise SampleError(f"byte {error.start} of its {column} is not UTF-8") from None
+        return value_of(column, kind, found) if is_name else found
     if kind.may_be_missing and not len(given):
         return value_of(column, kind, None)
     if isinstance(kind, Label | Scalar | Array):
