@@ -89,6 +89,17 @@ class Caches:
         if wanted is not None and wanted.folder is not None:
             os.close(open_folder(wanted.folder, self.folders, make))
 
+    def are_needed(self, listing: work.Indexed, place: str) -> bool:
+        """Whether a job that shuffles samples needs a cache in memory, because each would decode a large row group."""
+        if listing.coarse_bytes * _LITTLE > self.budget_bytes:
+            log.warning(
+                "most samples of %s decode a whole row group: they take %d MiB, and caches in memory have %d ([cache] "
+                "memory). Pass a folder on disk as cache=, or see docs/sources.md, Parquet",
+                place, listing.coarse_bytes >> 20, self.budget_bytes >> 20,
+            )  # fmt: skip
+            return False
+        return listing.coarse_bytes > 0
+
     def want(self, wanted: CacheSpec | None, listing: work.Indexed, place: str) -> None:
         """Makes a cache for a dataset unless it has one. Without a cache, rows are the same and only take longer."""
         if wanted is None:

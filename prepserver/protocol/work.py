@@ -225,7 +225,7 @@ class Indexed:
     classes: ClassNames = field(default_factory=list)  # as in `Welcome`
     row_groups: Annotated[list[Count], Size(MAX_ROW_GROUPS)] = field(default_factory=list)  # their ends, in samples
     kept_rows: Count = 0  # how many samples of row groups a worker keeps decoded
-    is_coarse: bool = False  # in a shuffled order, most samples would decode a row group of megabytes
+    coarse_bytes: Count = 0  # of all samples, if in a shuffled order most of them would decode a large row group
 
     @property
     def key(self) -> str:

@@ -101,7 +101,7 @@ class ComposedReader(Reader):
         where, classes = tuple(places.found()), tuple(meta["classes"])
         return Listing(
             container.path, n, meta["num_classes"], digest, meta["content_digest"], where, classes,
-            is_coarse=any(each.is_coarse for each in listed),
+            coarse_bytes=sum(each.coarse_bytes for each in infos.values()),
         )  # fmt: skip
 
     def read_by(self, container: Container) -> Source:

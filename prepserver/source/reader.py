@@ -55,7 +55,8 @@ class Listing:
     # Ends of runs of samples that are decoded together; with more than `MAX_ROW_GROUPS`, neighbours count as one.
     row_groups: tuple[int, ...] = ()
     kept_rows: int = 0  # how many samples of such runs a worker keeps decoded
-    is_coarse: bool = False  # in a shuffled order, most samples would decode a run of megabytes
+    # What all samples take when decoded, if in a shuffled order most of them would decode a large run; else 0.
+    coarse_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ class ScanningReader(Reader):
         """Return the numbers of samples and of classes, from an index."""
         return meta["n"], meta["num_classes"]
 
-    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int, bool]:
-        """Return `row_groups`, `kept_rows` and `is_coarse` of the `Listing` of an index: by default, none."""
-        return (), 0, False
+    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int, int]:
+        """Return `row_groups`, `kept_rows` and `coarse_bytes` of the `Listing` of an index: by default, none."""
+        return (), 0, 0
 
     def index(self, cache_dir: Path, report: Callable[[int], None]) -> Listing:
         cache = ListingCache(cache_dir)
@@ -149,9 +150,9 @@ class ScanningReader(Reader):
         meta = container.meta
         digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
         places, classes = (*meta["places"], str(cache.folder)), tuple(meta.get("classes", ()))
-        content_digest, (groups, kept_rows, is_coarse) = meta["content_digest"], self.row_groups(container)
+        content_digest, (groups, kept_rows, coarse) = meta["content_digest"], self.row_groups(container)
         return Listing(
-            container.path, *self.counts(meta), digest, content_digest, places, classes, groups, kept_rows, is_coarse
+            container.path, *self.counts(meta), digest, content_digest, places, classes, groups, kept_rows, coarse
         )
 
     def _is_good(self, container: Container) -> bool:

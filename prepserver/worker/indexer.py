@@ -94,7 +94,7 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     seen = list(dict.fromkeys((*info.places, *places(job.files))))
     return Indexed(
         str(info.path), info.samples, info.num_classes, info.digest, info.content_digest, roots, seen, files,
-        class_names(info.classes), list(info.row_groups), info.kept_rows, info.is_coarse,
+        class_names(info.classes), list(info.row_groups), info.kept_rows, info.coarse_bytes,
     )  # fmt: skip
 
 

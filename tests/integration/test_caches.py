@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def caching(folder: Path) -> Iterator[Server]:
-    with Server(workers=2, arguments=["--cache-memory", "64M", "--cache-folder", str(folder)]) as server:
+    with Server(workers=2, arguments=["--cache-memory", "256M", "--cache-folder", str(folder)]) as server:
         yield server
 
 

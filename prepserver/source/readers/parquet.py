@@ -256,24 +256,24 @@ class ParquetReader(FilesReader[Groups]):
             found(group.num_rows)
         return groups
 
-    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int, bool]:
+    def row_groups(self, container: Container) -> tuple[tuple[int, ...], int, int]:
         ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
         nbytes = container.meta.get("decoded", 0)  # older indexes lack it: one row is kept
         step = -(-len(ends) // MAX_ROW_GROUPS)
         kept_rows = KEPT_BYTES * ends[-1] // nbytes if nbytes else 1
-        return (*ends[step - 1 : -1 : step], ends[-1]), kept_rows, _is_coarse(nbytes, len(ends))
+        return (*ends[step - 1 : -1 : step], ends[-1]), kept_rows, _coarse_bytes(nbytes, len(ends))
 
     def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
         rows = np.array([rows for each in files for rows in each.rows], np.uint64)
         decoded = [count for each in files for count in each.decoded]
         if not rows.sum():
             raise SourceError(f"{self.spec.location} holds no rows")
-        if _is_coarse(sum(decoded), len(decoded)):
+        if _coarse_bytes(sum(decoded), len(decoded)):
             log.warning(
                 "%s has row groups of up to %d MiB, together %d MiB, of which a worker keeps %d MiB decoded: without a "
                 "cache, most samples of a shuffled order decode a whole group. The daemon makes a cache in memory for "
-                "such jobs. If it has no room for all samples ([cache] memory), or with inline=True, %s",
-                self.spec.location, max(decoded) >> 20, sum(decoded) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
+                "such jobs if most samples fit in it. If not, or with inline=True, %s",
+                self.spec.location, -(-max(decoded) >> 20), sum(decoded) >> 20, KEPT_BYTES >> 20, _WAY_OUT,
             )  # fmt: skip
         content = [[os.path.basename(path), each.rows, each.nbytes] for path, each in zip(paths, files, strict=True)]
         classes = files[0].classes
@@ -289,8 +289,9 @@ class ParquetReader(FilesReader[Groups]):
         return meta | {"most": most}, {"rows": rows.view(np.uint8).data, "ranges": ranges.view(np.uint8).data}
 
 
-def _is_coarse(nbytes: int, groups: int) -> bool:
-    return nbytes > KEPT_BYTES and nbytes // groups > KEPT_BYTES // 64
+def _coarse_bytes(nbytes: int, groups: int) -> int:
+    """Return `Listing.coarse_bytes` of row groups that take `nbytes` when decoded."""
+    return nbytes if nbytes > KEPT_BYTES and nbytes // groups > KEPT_BYTES // 256 else 0
 
 
 def _column(table: Any, name: str) -> Any:

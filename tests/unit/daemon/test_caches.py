@@ -251,3 +251,10 @@ def test_a_table_without_an_end_takes_nothing(form: str, tmp_path: Path, caplog:
     world.tick(LISTING)
     assert world.fill(2, 10) == 10
     world.caches.close()
+
+
+def test_large_row_groups_need_a_cache_that_holds_half(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for coarse_bytes, is_needed, is_warned in ((0, False, False), (32 << 20, True, False), (33 << 20, False, True)):
+        caplog.clear()
+        assert world.caches.are_needed(replace(LISTING, coarse_bytes=coarse_bytes), "/data/a.parquet") is is_needed
+        assert ("decode a whole row group: they take 33 MiB, and caches in memory have 16" in caplog.text) is is_warned
