@@ -94,7 +94,7 @@ class Source(Protocol):
         """
 
     def with_files(self, index: int, reason: str) -> str:
-        """Return why a sample cannot be decoded, with those of its files that `name` does not say."""
+        """Return why a row of a sample cannot be made, with those of its files that `name` does not say."""
         return reason
 
     def classes(self) -> list[str]:

@@ -286,9 +286,7 @@ class _Filler:
             else:
                 self._make_rows(ready, key, position, step)
         except BadSample as e:
-            shown = {why: why for why in e.failures.values()}
-            if not self._lanes[where[0]].mixers:  # else a partner may be bad, and not the sample
-                shown = {why: self._stream.source.with_files(key.index, why) for why in shown}
+            shown = {why: self._with_files(where[0], key.index, why) for why in e.failures.values()}
             refused: dict[int, str] = {}
             for target, reason in sorted(e.failures.items()):
                 refused.setdefault(whose[target], shown[reason])
@@ -296,7 +294,8 @@ class _Filler:
         except Exception as e:  # noqa: BLE001 - the lane to blame is found below
             if len(where) == 1:
                 self._raise_shortage(e, where[0], key.index)
-                return self._note_unexpected(e, where)
+                noted = self._note_unexpected(e, where)
+                return {place: self._with_files(place, key.index, why) for place, why in noted.items()}
         else:
             return {}
         # Each row is made again by itself to find the lane to blame; rows are pure.
@@ -305,6 +304,10 @@ class _Filler:
             self._begin(DECODING)
             found |= self._make(ready._replace(where=(place,)), key, position)
         return found
+
+    def _with_files(self, place: int, index: int, reason: str) -> str:
+        # Of a row that is mixed of several samples, a partner may be bad, and not the sample.
+        return reason if self._lanes[place].mixers else self._stream.source.with_files(index, reason)
 
     def _raise_shortage(self, error: Exception, place: int, index: int) -> None:
         if isinstance(error, BrokenContainerError):  # of a partner: the lane is not to blame

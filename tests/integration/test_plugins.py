@@ -21,6 +21,7 @@ from prepclient import (
     Arrays,
     BadSampleError,
     CenterCrop,
+    Csv,
     InvalidSpec,
     MemoryRefused,
     PadBoxes,
@@ -282,6 +283,18 @@ def test_an_op_that_never_works_says_so_without_a_daemon_too(on_path: None, capl
     ):
         next(iter(client))
     assert "Traceback" not in caplog.text  # it would show no line of the plug-in
+
+
+def test_a_file_that_an_op_cannot_use_is_named(on_path: None, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"noise")
+    (tmp_path / "a.csv").write_text("sound\na.wav\n")
+    op = PluginOp("spelled", column="sound", returns=kinds.Array((2,), "int64"), length=2)
+    source = Csv(tmp_path / "a.csv", {"sound": kinds.Bytes()})
+    with (
+        PrepClient(source, [op], inline=True, plugins="owner_code", batch_size=1) as client,
+        pytest.raises(InvalidSpec, match=rf"a\.csv, line 2: .* raised TypeError .*\(sound {tmp_path}/a\.wav\)"),
+    ):
+        next(iter(client))
 
 
 def test_a_dataset_that_cannot_be_made_says_why(owned: Server) -> None:
