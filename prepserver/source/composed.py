@@ -162,8 +162,8 @@ class PickingReader(ComposedReader):
         return {_PICKED: picked.view(np.uint8).data}
 
 
-def records(source: Source, start: int, stop: int) -> Iterator[tuple[int, Record | None]]:
-    """Yield index and record of the samples in [start, stop), for choices by their content.
+def records(source: Source, start: int, stop: int, column: str = "") -> Iterator[tuple[int, Record | None]]:
+    """Yield index and record of the samples in [start, stop), for choices by their content, or by one `column` of it.
 
     The record of a sample that cannot be read is None. It stays in the epoch, where reading it again shows the reason.
 
@@ -175,7 +175,7 @@ def records(source: Source, start: int, stop: int) -> Iterator[tuple[int, Record
             with contextlib.suppress(Exception):  # reading the sample raises it again
                 source.prefetch(range(index, min(index + _AT_ONCE, stop)))
         try:
-            yield index, source.read(index)
+            yield index, {column: source.read_column(index, column)} if column else source.read(index)
         except RemoteError as error:
             raise unusable("the sample", source.name(index), error) from error
         except (SampleError, PluginError):
@@ -217,6 +217,10 @@ class ComposedSource(Source):
         if self._tables[source] is not None:
             record[self._label] = self._relabel(source, record[self._label])
         return record
+
+    def read_column(self, index: int, column: str) -> Any:
+        source, place = self._at(index)
+        return self._sources[source].read_column(place, column) if column != self._label else self.read(index)[column]
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """As `Source.read_block`: a block of each source that has some of the samples."""

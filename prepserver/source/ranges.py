@@ -88,9 +88,17 @@ class RangesSource(FileTableSource):
     def label(self, index: int) -> int:
         if self._has_label or not self._label:
             return super().label(index)
+        return int(self._read_one(index, self._label))
+
+    def read_column(self, index: int, column: str) -> Any:
+        if column not in self._columns or self._shards.wants:  # then `prefetch` asks for all, and `read` takes them
+            return super().read_column(index, column)
+        return self._read_one(index, column)
+
+    def _read_one(self, index: int, column: str) -> Any:
         _, _, file, *places = self.entry(index)
-        at = 2 * self._columns.index(self._label)
-        return int(self._read(file, self._label, places[at], places[at + 1], {}))
+        at = 2 * self._columns.index(column)
+        return self._read(file, column, places[at], places[at + 1], {})
 
     def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         return super().labels(start, stop) if self._has_label else Source.labels(self, start, stop)

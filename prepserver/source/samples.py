@@ -51,6 +51,10 @@ class Source(Protocol):
             OSError: The process cannot read anything just now (no descriptors, no memory).
         """
 
+    def read_column(self, index: int, column: str) -> Any:
+        """Return one column of a sample, which may cost less than to `read` it; raises what `read` does."""
+        return self.read(index)[column]
+
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Read many samples at once, if all of their columns are stored as rows hold them.
 

@@ -54,15 +54,17 @@ def _matched(base: str, wild: str, braces: str) -> str:
 
 
 def check_same_samples(there: Source, here: Source) -> None:
-    """Reads all samples of both."""
+    """Reads all samples of both, together and column by column."""
     assert len(there) == len(here)
     there.prefetch(range(len(there)))
     for index in range(len(here)):
         found, wanted = there.read(index), here.read(index)
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
-            one, other = (each.jpeg if isinstance(each, IndexedScan) else each for each in (found[name], value))
-            np.testing.assert_equal(one, other)
+            alone = [each.read_column(index, name) for each in (there, here)]
+            for one in (found[name], *alone):
+                one, other = (each.jpeg if isinstance(each, IndexedScan) else each for each in (one, value))
+                np.testing.assert_equal(one, other)
 
 
 def masked_tree(folder: Path) -> Callable[[str], SourceSpec]:

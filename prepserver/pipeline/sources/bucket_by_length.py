@@ -3,7 +3,7 @@
 from prepserver.pipeline import checks
 from prepserver.pipeline.composed import Composed
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Bytes, Text, Tokens
+from prepserver.pipeline.kinds import Bytes, Scalar, Text, Tokens
 from prepserver.pipeline.source import SourceSpec
 
 
@@ -16,7 +16,8 @@ class BucketByLength(Composed):
 
     Attributes:
         source: The source.
-        column: A column of text (whose length is in characters), tokens or bytes.
+        column: A column of text (whose length is in characters), tokens or bytes, or a number that says how long a
+            sample is, such as the seconds of a sound.
 
     Raises:
         SpecError: The source has no such column.
@@ -27,6 +28,6 @@ class BucketByLength(Composed):
     def __init__(self, source: SourceSpec, column: str = "text") -> None:
         self.column = checks.name("column", column)
         super().__init__([source])
-        if not isinstance(self.columns.get(column), Text | Tokens | Bytes):
-            reason = f"is no column of text, tokens or bytes; there are: {', '.join(self.columns)}"
+        if not isinstance(self.columns.get(column), Text | Tokens | Bytes | Scalar):
+            reason = f"is no column of text, tokens, bytes or single numbers; there are: {', '.join(self.columns)}"
             raise SpecError("column", column, reason)

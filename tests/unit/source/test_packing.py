@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Tokenize
-from prepserver.pipeline.sources import BucketByLength, Jsonl, PackTokens, Take, TextLines, source_from_wire
+from prepserver.pipeline.sources import BucketByLength, Jsonl, PackTokens, Take, Tar, TextLines, source_from_wire
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.packing import Piece, parts_of, rows_of
 from tests.support import texts
@@ -234,7 +236,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(SpecError, match=said):
             PackTokens(*arguments)
-    with pytest.raises(SpecError, match="is no column of text, tokens or bytes"):
+    with pytest.raises(SpecError, match="is no column of text, tokens, bytes or single numbers"):
         BucketByLength(lines, "b")
 
 
@@ -244,3 +246,22 @@ def test_bucket_by_length_sorts_and_keeps_every_sample(tmp_path: Path) -> None:
     assert [source.read(k)["text"] for k in range(1, 5)] == ["c", "a", "d e", "the a b"]
     with pytest.raises(SampleError, match="is not UTF-8"):
         source.read(0)
+
+
+@pytest.mark.parametrize("form", ["Jsonl", "Tar"])
+def test_bucket_by_length_may_sort_by_a_number_alone(form: str, tmp_path: Path) -> None:
+    """The files beside the number, here absent, would take hours to read; samples without a number come first."""
+    lines = [b'{"s": 2.5}', b'{"s": null}', b'{"s": 0.5}', b'{"s": 12}', b'{"s": 1.5}']
+    columns = {"sound": kinds.Bytes(), "s": kinds.Scalar()}
+    if form == "Jsonl":
+        (tmp_path / "a.jsonl").write_bytes(b"\n".join(line[:-1] + b', "sound": "a.wav"}' for line in lines))
+        data: Any = Jsonl(tmp_path / "a.jsonl", columns)
+    else:
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for name, content in [*((f"{k}.json", line) for k, line in enumerate(lines)), ("5.wav", b"x")]:
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+        data = Take(Tar(tmp_path / "a.tar", columns=columns, names={"sound": "wav", "s": "json:s"}), 5)
+    source = opened(BucketByLength(data, "s"), tmp_path)
+    assert [source.name(k)[-1] for k in range(5)] == (list("23514") if form == "Jsonl" else list("12403"))
