@@ -207,7 +207,8 @@ def _vocabulary(op: Tokenize, data: bytes) -> Encode:
             if other is None:
                 return [[numbers[word] for word in text.split()] for text in texts]
         except KeyError as error:
-            raise BadText(f"has the word {error}, which {op.path} lacks: name a word of it, unknown='[UNK]'") from None
+            word = f"{error.args[0]!r:.100}"  # a whole line without blanks would leave no room for the remedy
+            raise BadText(f"has the word {word}, which {op.path} lacks: name a word of it, unknown='[UNK]'") from None
         return [[numbers.get(word, other) for word in text.split()] for text in texts]
 
     return encode

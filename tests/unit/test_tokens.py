@@ -64,6 +64,8 @@ def test_a_vocabulary_numbers_the_words_of_its_lines(tmp_path: Path) -> None:
     assert made(Tokenize(path, unknown="[UNK]"), ["the  a\tzzz", ""]) == [[4, 5, 1], []]
     with pytest.raises(BadText, match=r"has the word 'zzz', which .*words.txt lacks"):
         made(Tokenize(path), ["the zzz"])
+    with pytest.raises(BadText, match=r"has the word 'ACGT[ACGT]{95}, which .*words.txt lacks"):
+        made(Tokenize(path), ["ACGT" * 400])
     with pytest.raises(BadFile, match="lacks the word unknown='zzz'"):
         tokenizer(Tokenize(path, unknown="zzz"))
     path.write_text("\ufeffa\r\n\r\nb")
