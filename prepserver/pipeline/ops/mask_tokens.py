@@ -19,7 +19,8 @@ class MaskTokens(Op):
 
     Attributes:
         mask: Number of the token that hides others, such as ``[MASK]``.
-        vocabulary: Number of tokens: random ones are drawn from 0 to `vocabulary` - 1.
+        vocabulary: Number of tokens: random ones are drawn from 0 to `vocabulary` - 1, even if they are special. In a
+            small vocabulary, such as letters, number the special ones last, and pass the number of the others.
         special: Numbers of tokens that are never chosen, at most 1024: padding, ``[CLS]``, ``[SEP]``.
         probability: Probability that a token is chosen, 0 to 1.
         column: The column of tokens.
