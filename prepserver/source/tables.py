@@ -132,7 +132,7 @@ class TableSource(LinesSource):
         root = self._spec.root or os.path.dirname(self._files[file])
         # Not above the root: workers may open the files below it only.
         if not isinstance(name, str) or not name or not is_path(name) or ".." in name.split("/"):
-            raise SampleError(f"its {column} is {name!r:.100}, and must be the path of a file below {root}")
+            raise SampleError(f"its {column} is {name!r:.100}, and must be the path of a file below {root}, without ..")
         try:
             joined = os.path.join(root, name)
             path = canonical(column, name) or canonical(column, joined) or joined
