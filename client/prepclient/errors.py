@@ -59,9 +59,9 @@ class BadSampleError(PrepClientError):
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(
-            f"sample {index} cannot be used: {reason}. Repair this, or remove the sample, and start again; or pass "
-            "on_error='skip' (another sample takes its place) or on_error='mask' (the same, and the batch marks such "
-            "rows)"
+            f"sample {index} cannot be used: {reason.removesuffix('.')}. Repair this, or remove the sample, and start "
+            "again; or pass on_error='skip' (another sample takes its place) or on_error='mask' (the same, and the "
+            "batch marks such rows)"
         )
         self.index = index
         self.reason = reason

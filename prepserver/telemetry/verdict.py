@@ -165,7 +165,7 @@ def _copying(facts: Facts) -> Verdict:
 
 
 def _starved_loop(facts: Facts) -> Verdict:
-    fewer = "start fewer workers, or " if facts.workers > 1 else ""
+    fewer = "start fewer workers, or " if facts.workers > 1 and facts.workers_busy >= SLACK else ""
     return Verdict(
         "host-CPU-bound", ("loop",),
         f"the training process is ready to run and gets no core {percent(facts.loop_starved)} of the time; "

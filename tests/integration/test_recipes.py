@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
-    "plain_loop": r"16 steps, 512 images(.|\n)*computing(.|\n)*Verdict: ",
+    "plain_loop": r"16 steps, 512 samples(.|\n)*computing(.|\n)*Verdict: ",
     "gradient_accumulation": r"epoch 1: 15 batches, 4 steps, loss \d",
     "mixed_precision": r"torch.bfloat16, loss \d",
     "checkpoint": "epoch 1: 96 samples, 96 of them different",

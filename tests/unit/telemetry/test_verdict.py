@@ -148,7 +148,7 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ({**STARVED, "workers_died": 9}, "data-bound", {"decode", "workers"}, "8 more"),
         ({"copying": 0.4}, "copy-bound", {"copy"}, "up to 1,667 samples/s, 1.7x"),
         ({"gpu_busy": 0.3}, "host-CPU-bound", {"loop"}, "torch.compile"),
-        ({"loop_starved": 0.5}, "host-CPU-bound", {"loop"}, "fewer workers"),
+        ({"loop_starved": 0.5, "workers_busy": 0.5}, "host-CPU-bound", {"loop"}, "fewer workers, or stop"),
         ({"waiting": 0.8, "inline": True}, "data-bound", {"inline"}, "workers=N"),
     ],
 )  # fmt: skip
@@ -207,6 +207,10 @@ def test_only_what_source_and_columns_allow_is_advised(source: Any, reading: set
     assert ("ops that make images smaller" in said("op Tokenize")) == can.images
     assert found(said()) == {PACK} & reading
     assert (FEWER in said(workers_busy=0.1, waiting=0.0, copying=0.5)) == (not can.images)
+
+
+def test_workers_that_do_little_are_not_to_be_fewer() -> None:
+    assert judged(loop_starved=0.5, workers_busy=0.05).next.startswith("stop other programs")
 
 
 def test_no_decoded_cache_is_advised_where_images_move_apart() -> None:
