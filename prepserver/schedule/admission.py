@@ -104,14 +104,16 @@ class Admission:
         sibling: Job | None = None
         if attach.world_size > 1:
             for job in self._table.jobs.values():
-                if (job.run, job.where) == (keys.run, keys.where):
+                if job.run == keys.run and (job.where == keys.where or self._begins_alike(job, event)):
                     if self._may_enter(job, event):
                         found = job
                         break
                     sibling = job
-            yield from self._leave_others(keys.run, attach.rank, found)
             if found is None:
                 self._check_equal(keys, event)
+                if sibling is None:
+                    self._check_place(keys, event)
+            yield from self._leave_others(keys.run, attach.rank, found)
         if found is None:
             found = yield from self._new_job(keys, event, sibling, now_s)
         yield from self._present(found, event)
@@ -195,6 +197,19 @@ class Admission:
         stream.changed()
         return True
 
+    def _begins_alike(self, job: Job, event: RankAttaches) -> bool:
+        """Whether a rank that is absent begins where its siblings did, in other words.
+
+        After a restart of the daemon some come back to their position, and others come for the first time.
+        """
+        attach, other, cursor = event.asked.attach, job.attach, job.cursors.get(event.asked.attach.rank)
+        is_present = cursor is not None and self._table.cursor(cursor).present
+        if is_present or (attach.epoch, attach.first) != (other.epoch, other.first):
+            return False
+        if (given := given_place(attach, event.listing.samples)) is not None:
+            return given == EpochPosition(job.epoch_start, job.position)
+        return other.position is not None and job.position == job.epoch_start
+
     def _check_equal(self, keys: _Keys, event: RankAttaches) -> None:
         """Refuses a rank whose order, seed or batches differ from those of its siblings, which keep a place for it.
 
@@ -215,6 +230,29 @@ class Admission:
                     f"rank {attach.rank} of job {attach.job!r} has {text}, and rank {other.rank} has {there}: all "
                     "ranks need equal arguments. If this is another job, give it another name with job=",
                     _EQUAL[unequal[0]],
+                )
+
+    def _check_place(self, keys: _Keys, event: RankAttaches) -> None:
+        """Refuses a rank that begins elsewhere in an epoch than its siblings, which keep a place for it.
+
+        They have loaded another checkpoint, or it has loaded none. After a lost connection all ranks name the position
+        at which they began, or another epoch.
+        """
+        attach, given = event.asked.attach, given_place(event.asked.attach, event.listing.samples)
+        for job in self._table.jobs.values():
+            cursor = job.cursors.get(attach.rank)
+            if job.run != keys.run or job.attach.epoch != attach.epoch or cursor is None:
+                continue
+            there = EpochPosition(job.epoch_start, job.position)
+            unequal = there.position != there.epoch_start if given is None else given != there
+            if unequal and not self._table.cursor(cursor).present:
+                here = "its start" if given is None else f"position {given.position}"
+                raise Refusal(
+                    "spec",
+                    f"rank {attach.rank} of job {attach.job!r} begins epoch {attach.epoch} at {here}, and rank "
+                    f"{job.attach.rank} at position {job.position}: load the same checkpoint in all ranks, or start "
+                    "all of them again. If this is another job, give it another name with job=",
+                    "state_dict",
                 )
 
     # -- new jobs -----------------------------------------------------------------------------------

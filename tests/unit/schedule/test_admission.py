@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import hypothesis.strategies as st
@@ -110,6 +111,40 @@ def test_a_rank_of_unequal_arguments_is_refused(world: World) -> None:
     assert isinstance(answer(rank=0, seed=7), Admit)  # another client of a rank that is there
     for seed in (0, 7, 8):  # nobody waits for the last
         assert isinstance(answer(rank=1, seed=seed), Admit)
+
+
+def test_a_rank_with_another_checkpoint_is_refused(bare: Coordinator) -> None:
+    """As where each rank loads its own, or only one finds one: they would read different batches."""
+    places: list[dict[str, Any]] = [{}, {"position": 12, "epoch_start": 0}, {"position": 16, "epoch_start": 0}]
+    names = "its start", "position 12", "position 16"
+    for first, second in itertools.permutations(range(3), 2):
+        run: dict[str, Any] = {"job": f"{first} {second}", "world_size": 2, "batch_size": 2}
+        one = only(attach(bare, **run, **places[first]), Admit)
+        refused = only(attach(bare, **run, **places[second], rank=1), Refuse)
+        assert refused.field == "state_dict"
+        there = f"epoch 0 at {names[second]}, and rank 0 at position {one.position}: load the same checkpoint"
+        assert there in refused.text
+        two = only(attach(bare, **run, **places[first], rank=1), Admit)  # its place is still kept
+        assert bare.job_of(one.cursor) is bare.job_of(two.cursor)
+
+
+def test_new_ranks_find_those_that_come_back(bare: Coordinator) -> None:
+    """The daemon was restarted after one rank had its first batch, and before the other came."""
+    run: dict[str, Any] = {"world_size": 2, "batch_size": 2, "shuffle": "cyclic"}
+    back: dict[str, Any] = {"position": N, "epoch_start": N, "rounds": 1}  # it had joined another job
+    first = only(attach(bare, **run, **back), Admit)
+    second = only(attach(bare, **run, rank=1), Admit)
+    assert second.epoch_start == N
+    assert bare.job_of(first.cursor) is bare.job_of(second.cursor)
+
+
+def test_ranks_that_come_back_find_new_ones(bare: Coordinator) -> None:
+    run: dict[str, Any] = {"world_size": 2, "batch_size": 2, "shuffle": "cyclic"}
+    new = only(attach(bare, **run, rank=1), Admit)
+    refused = only(attach(bare, **run, position=N, epoch_start=N, rounds=1), Refuse)  # where nobody else can follow
+    assert "rank 0 of job 'first' begins epoch 0 at position 24, and rank 1 at position 0" in refused.text
+    back = only(attach(bare, **run, position=0, epoch_start=0, rounds=1), Admit)
+    assert bare.job_of(new.cursor) is bare.job_of(back.cursor)
 
 
 def test_a_rank_that_is_there_already_is_refused(world: World) -> None:
