@@ -37,10 +37,11 @@ class Values:
             if not len(data) and not isinstance(self._kind, Bytes):
                 raise SampleError(f"its {self._column} is empty")
             return data.to_pybytes()
-        if self._is_flat and found.values.null_count:
-            raise SampleError(f"its {self._column} holds a null")
+        has_null = self._is_flat and found.values.null_count
+        if has_null and getattr(self._kind, "missing", None) is None:
+            raise SampleError(f"its {self._column} holds a null{REPLACES * isinstance(self._kind, Array)}")
         try:
-            given = found.values.to_numpy(zero_copy_only=False) if self._is_flat else found.as_py()
+            given = found.as_py() if has_null or not self._is_flat else found.values.to_numpy(zero_copy_only=False)
         except UnicodeDecodeError as error:
             raise SampleError(f"byte {error.start} of its {self._column} is not UTF-8") from None
         return value_of(self._column, self._kind, given)

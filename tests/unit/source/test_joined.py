@@ -124,6 +124,9 @@ def test_nulls_in_lists_get_the_number_of_the_array(form: str, tmp_path: Path) -
     assert [source.read(index)["x"].tolist() for index in range(3)] == [[[1, 2]], [[-1, 4]], [[-1, -1]]]
     with pytest.raises(SampleError, match=r"its x is .*None.* and must be numbers of type int64 in the shape .1, 2."):
         opened(spec[None], tmp_path).read(1)
+    pq.write_table(pa.table({"x": [[1, None, 1 << 60], [None] * 3]}), tmp_path / "flat.parquet")
+    source = opened(Parquet(tmp_path / "flat.parquet", columns={"x": kinds.Array((3,), "int64", missing=-1)}), tmp_path)
+    assert [source.read(index)["x"].tolist() for index in range(2)] == [[1, -1, 1 << 60], [-1, -1, -1]]
     deep = tmp_path / "deep.jsonl"
     deep.write_text('{"x": ' + "[" * 400 + "]" * 400 + "}\n" + '{"x": [[1, 2]]}')
     source = opened(Jsonl(deep, {"x": kinds.Array((1, 2), "int64", missing=-1)}), tmp_path)
