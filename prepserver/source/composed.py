@@ -13,7 +13,7 @@ import itertools
 import json
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,6 @@ _VERSION = 1
 """Raise it when a map or a choice of samples changes: another listing is another stream."""
 
 _PICKED = "picked"
-
-_SOON = 256
-"""Samples of other sources that may come in between, if sources take turns."""
 
 _AT_ONCE = 256
 """Samples whose reads begin together while a listing reads them."""
@@ -260,18 +257,10 @@ class ComposedSource(Source):
             if self._sources[source].reads_ahead:
                 self._sources[source].prefetch(places)
 
-    def neighbours(self, index: int) -> Collection[int]:
-        """As `Source.neighbours`: those that come soon before or after the sample here, too."""
+    def group(self, index: int) -> Hashable:
         source, place = self._at(index)
-        inside, found = self._sources[source].neighbours(place), set[int]()
-        for step in (-1, 1) if inside else ():
-            at, others = index + step, 0
-            while 0 <= at < self._count and others < _SOON:
-                is_one = (there := self._map.at(at))[0] == source and there[1] in inside
-                others = 0 if is_one else others + 1
-                found.update([at] * is_one)
-                at += step
-        return found
+        inside = self._sources[source].group(place)
+        return None if inside is None else (source, inside)
 
     def stamp(self, index: int) -> int:
         source, place = self._at(index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,13 +83,12 @@ class Source(Protocol):
         """Begin to read samples that `read` will be asked for soon; do not wait. Called only if it `reads_ahead`."""
         return None
 
-    def neighbours(self, index: int) -> Collection[int]:
-        """Return the samples that were decoded together with one that has been read, if reading them costs little now.
+    def group(self, index: int) -> Hashable:
+        """Return what a sample is decoded together with, equal for all samples of it; by default None, for nothing.
 
-        A cache keeps them at once, because decoding all of them for each one would take hours. By default there are
-        none.
+        A cache keeps all of them at once, because decoding them again for each one would take hours.
         """
-        return ()
+        return None
 
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.

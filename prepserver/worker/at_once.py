@@ -55,7 +55,7 @@ class AtOnce:
         if self._is_suspect(indices):
             return False
         # Samples that are decoded together may be too many for a worker to keep, so a cache keeps them.
-        if self._stream.cache is not None and self._stream.source.neighbours(indices[0]):
+        if self._stream.cache is not None and self._stream.source.group(indices[0]) is not None:
             return False
         begun_ns = time.monotonic_ns()
         try:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prepserver.cache.store import Store
-from prepserver.source import Record
+from prepserver.source import Record, Source
 from prepserver.transform import after_head
 from prepserver.worker.reading import read_patiently
 from prepserver.worker.streams import Lane, Stream
 
 _NEIGHBOURS_S = 2.0
 """For a sample's neighbours, far below the time that a sample may take; the next one of them that is read goes on."""
+
+_SOON = 256
+"""Samples of other groups that may come in between, if sources take turns."""
 
 _STAMP = (1 << 64) - 1  # an entry holds this many bits of a stamp
 
@@ -29,6 +32,19 @@ class Ready(NamedTuple):
 def without(where: tuple[int, ...], ready: Sequence[Ready]) -> tuple[int, ...]:
     """Returns those lanes of `where` that no sample is ready for."""
     return tuple(place for place in where if not any(place in each.where for each in ready)) if ready else where
+
+
+def _neighbours(source: Source, index: int) -> Iterator[int]:
+    """Yields samples of the same group, the nearest first: several workers may be at different places of a group."""
+    group = source.group(index)
+    for step in (1, -1) if group is not None else ():
+        at, others = index + step, 0
+        while 0 <= at < len(source) and others < _SOON:
+            others += 1
+            if source.group(at) == group:
+                others = 0
+                yield at
+            at += step
 
 
 class Caching:
@@ -68,14 +84,16 @@ class Caching:
 
     def _put_neighbours(self, cache: Store, index: int) -> None:
         until_s = time.monotonic() + _NEIGHBOURS_S
-        for other in self._stream.source.neighbours(index):
+        for other in _neighbours(self._stream.source, index):
+            if time.monotonic() > until_s:
+                break
             if cache.holds(other) or other in self._stream.quarantined or (stamp := self.stamp(other)) is None:
                 continue
             try:
                 record = self._stream.source.read(other)
             except Exception:  # noqa: BLE001 - reading it in its turn finds the reason
                 continue
-            if not cache.put(other, stamp, record) or time.monotonic() > until_s:
+            if not cache.put(other, stamp, record):
                 break
 
     def ready(self, index: int, place: int) -> Ready:

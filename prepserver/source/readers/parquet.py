@@ -130,10 +130,9 @@ class _Rows(Source):
         places = self._ranges[group]
         yield from ((file, *place) for place in zip(places[::2], places[1::2], strict=True))
 
-    def neighbours(self, index: int) -> range:
-        """As `Source.neighbours`: the rows of its group."""
-        group = bisect_right(self._ends, index)
-        return range(self._ends[group - 1] if group else 0, self._ends[group])
+    def group(self, index: int) -> int:
+        """As `Source.group`: its row group."""
+        return bisect_right(self._ends, index)
 
     def label(self, index: int) -> int:
         values, row = self._at(index)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ from prepserver.source import Record, SampleError, Source, build_index, open_sou
 from prepserver.source.readers import parquet
 from prepserver.transform import BadSample, RowMaker, SampleKey, after_head
 from prepserver.worker import caching
+from prepserver.worker.caching import Caching
 from prepserver.worker.fill import BadRow, fill
 from prepserver.worker.streams import Lane, Stream
 from tests.golden import rows as golden
@@ -374,3 +377,35 @@ def test_a_cache_keeps_all_rows_of_a_group_at_once(
     assert cache.book.counts.rows == world.samples
     if patience_s > 0:
         assert sorted(decoded) == ([0, 0, 1, 2] if form == "mixed" else [0, 1, 2])  # once for each part of a mix
+
+
+@pytest.mark.parametrize("form", ["plain", "split"])
+def test_rows_of_a_group_are_kept_from_the_sample_on(
+    form: str, new_cache: Callable[..., Cache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that decode a group at once seldom keep the same rows then; and bad ones take some of the time, too."""
+    pq.write_table(pa.table({"x": range(120)}), tmp_path / "a.parquet")
+    plain = Parquet(str(tmp_path / "a.parquet"), columns={"x": kinds.Scalar("int64")})
+    world = World(plain if form == "plain" else Split(plain, 4, 1), tmp_path)
+    source, clock = world.open(), itertools.count()
+    count, first = world.samples, world.samples // 3
+    asked: list[int] = []
+
+    def read(index: int) -> Record:
+        asked.append(index)
+        if index > first:
+            raise SampleError("it is bad")
+        return world.open().read(index)
+
+    monkeypatch.setattr(source, "read", read)
+    monkeypatch.setattr(caching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    begun = Caching(Stream(source, make_order("full", world.samples, 5), 5, cache=new_cache(world).store()), [])
+    first = world.samples // 2 - 1
+    for patience_s, index, others in (
+        (5.0, first, range(first + 1, first + 6)),
+        (1e9, first - 1, [*range(first + 1, count), *range(first - 2, -1, -1)]),
+    ):
+        asked.clear()
+        monkeypatch.setattr(caching, "_NEIGHBOURS_S", patience_s)
+        begun.read(index, begun.stamp(index))
+        assert asked == [index, *others]
