@@ -220,6 +220,7 @@ class _Rows(Source):
 class ParquetReader(FilesReader[Groups]):
     spec: Parquet
     source = _Rows
+    edition = ".3"  # before, indexes did not tell what groups take when decoded
 
     def list_file(self, path: str, file: File, found: Callable[..., None]) -> Groups:
         arrow, parquet = pyarrow_for(path)
@@ -257,9 +258,9 @@ class ParquetReader(FilesReader[Groups]):
 
     def row_groups(self, container: Container) -> tuple[tuple[int, ...], int, int]:
         ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()
-        nbytes = container.meta.get("decoded", 0)  # older indexes lack it: one row is kept
+        nbytes = container.meta["decoded"]
         step = -(-len(ends) // MAX_ROW_GROUPS)
-        kept_rows = KEPT_BYTES * ends[-1] // nbytes if nbytes else 1
+        kept_rows = KEPT_BYTES * ends[-1] // max(1, nbytes)
         return (*ends[step - 1 : -1 : step], ends[-1]), kept_rows, _coarse_bytes(nbytes, len(ends))
 
     def table(self, paths: list[str], files: list[Groups]) -> tuple[dict[str, Any], Sections]:
