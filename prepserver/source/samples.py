@@ -84,9 +84,9 @@ class Source(Protocol):
         return None
 
     def group(self, index: int) -> Hashable:
-        """Return what a sample is decoded together with, equal for all samples of it; by default None, for nothing.
+        """Return what a sample is decoded together with, equal for all samples of it, if a worker cannot keep that.
 
-        A cache keeps all of them at once, because decoding them again for each one would take hours.
+        By default None. A cache keeps all of them at once, because decoding them again for each one would take hours.
         """
         return None
 

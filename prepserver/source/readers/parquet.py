@@ -70,6 +70,7 @@ class _Rows(Source):
         self._files: list[str] = meta["files"]
         self._sizes: list[int] = meta["sizes"]
         self._classes: list[str] = meta["classes"]
+        self._nbytes: int = meta["decoded"]
         self._shards = open_shards(self._files, self._sizes, roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
         self._ranges = container.rows("ranges", "Q" * 2 * meta["most"], 16 * meta["most"])
@@ -130,9 +131,9 @@ class _Rows(Source):
         places = self._ranges[group]
         yield from ((file, *place) for place in zip(places[::2], places[1::2], strict=True))
 
-    def group(self, index: int) -> int:
-        """As `Source.group`: its row group."""
-        return bisect_right(self._ends, index)
+    def group(self, index: int) -> int | None:
+        """As `Source.group`: its row group, but None if a worker keeps all of them."""
+        return bisect_right(self._ends, index) if self._nbytes > KEPT_BYTES else None
 
     def label(self, index: int) -> int:
         values, row = self._at(index)
