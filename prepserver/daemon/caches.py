@@ -104,8 +104,9 @@ class Caches:
         """Makes a cache for a dataset unless it has one. Without a cache, rows are the same and only take longer."""
         if wanted is None:
             return
-        now = (listing.key, wanted.head, wanted.folder)
-        if any((held.told.listing, held.told.head, held.wanted.folder) == now for held in self._held.values()):
+        now, folder = (listing.key, wanted.head), wanted.folder
+        same = [held.wanted for held in self._held.values() if (held.told.listing, held.told.head) == now]
+        if any(folder in (None, each.folder) for each in same):  # beside one on disk, workers use none in memory
             return
         if len(self._held) >= _MOST:
             self._end(self._idle()[:1])

@@ -77,6 +77,14 @@ def test_one_cache_serves_all_who_want_the_same(world: World) -> None:
     assert roots.key != LISTING.key  # what one user may read is not served to another
 
 
+def test_none_is_made_in_memory_beside_one_on_disk(tmp_path: Path) -> None:
+    world = World(folders=[str(tmp_path)])
+    for wanted in (replace(ENCODED, folder=str(tmp_path)), ENCODED, DECODED):
+        world.caches.want(wanted, LISTING, "/data")
+    assert [each["place"] for each in world.caches.snapshot()] == [str(tmp_path), "memory"]
+    world.caches.close()
+
+
 def test_the_state_says_what_a_cache_holds(world: World) -> None:
     world.caches.want(DECODED, LISTING, "/data")
     assert world.fill(1, 20) == 20
