@@ -235,23 +235,28 @@ class Admission:
     def _check_place(self, keys: _Keys, event: RankAttaches) -> None:
         """Refuses a rank that begins elsewhere in an epoch than its siblings, which keep a place for it.
 
-        They have loaded another checkpoint, or it has loaded none. After a lost connection all ranks name the position
-        at which they began, or another epoch.
+        They have loaded another checkpoint, or it has loaded none. After a lost connection ranks name where they began
+        the epoch that they are in, which is inside an epoch only in the first one after a checkpoint.
         """
         attach, given = event.asked.attach, given_place(event.asked.attach, event.listing.samples)
+        crosses = attach.batching == "shuffle-repeat-batch"  # later epochs, too, begin inside an epoch
         for job in self._table.jobs.values():
-            cursor = job.cursors.get(attach.rank)
-            if job.run != keys.run or job.attach.epoch != attach.epoch or cursor is None:
+            cursor, epoch = job.cursors.get(attach.rank), job.attach.epoch
+            if job.run != keys.run or cursor is None or self._table.cursor(cursor).present:
                 continue
             there = EpochPosition(job.epoch_start, job.position)
-            unequal = there.position != there.epoch_start if given is None else given != there
-            if unequal and not self._table.cursor(cursor).present:
+            if epoch == attach.epoch:
+                unequal = _is_inside(there) if given is None else given != there
+            else:
+                later = there if epoch > attach.epoch else given
+                unequal = later is not None and _is_inside(later) and not crosses
+            if unequal:
                 here = "its start" if given is None else f"position {given.position}"
                 raise Refusal(
                     "spec",
                     f"rank {attach.rank} of job {attach.job!r} begins epoch {attach.epoch} at {here}, and rank "
-                    f"{job.attach.rank} at position {job.position}: load the same checkpoint in all ranks, or start "
-                    "all of them again. If this is another job, give it another name with job=",
+                    f"{job.attach.rank} epoch {epoch} at position {job.position}: load the same checkpoint in all "
+                    "ranks, or start all of them again. If this is another job, give it another name with job=",
                     "state_dict",
                 )
 
@@ -421,6 +426,10 @@ def _keys(event: RankAttaches) -> _Keys:
     lane = event.asked.pipeline.digest, event.uid
     run = lane, stream, attach.job, attach.world_size, attach.batch_size, attach.drop_last, attach.batching
     return _Keys(stream, lane, run, (attach.epoch, attach.position, attach.epoch_start, attach.first))
+
+
+def _is_inside(place: EpochPosition) -> bool:
+    return place.position != place.epoch_start
 
 
 def _check(what: str, used: int, limit: int, knob: str, uid: int) -> None:

@@ -115,17 +115,30 @@ def test_a_rank_of_unequal_arguments_is_refused(world: World) -> None:
 
 def test_a_rank_with_another_checkpoint_is_refused(bare: Coordinator) -> None:
     """As where each rank loads its own, or only one finds one: they would read different batches."""
-    places: list[dict[str, Any]] = [{}, {"position": 12, "epoch_start": 0}, {"position": 16, "epoch_start": 0}]
-    names = "its start", "position 12", "position 16"
-    for first, second in itertools.permutations(range(3), 2):
+    places: list[dict[str, Any]] = [
+        {}, {"position": 12, "epoch_start": 0}, {"position": 16, "epoch_start": 0},
+        {"position": 28, "epoch_start": 24, "epoch": 1},
+    ]  # fmt: skip
+    begins = [f"epoch 0 at {place}" for place in ("its start", "position 12", "position 16")]
+    begins.append("epoch 1 at position 28")
+    for first, second in itertools.permutations(range(4), 2):
         run: dict[str, Any] = {"job": f"{first} {second}", "world_size": 2, "batch_size": 2}
         one = only(attach(bare, **run, **places[first]), Admit)
         refused = only(attach(bare, **run, **places[second], rank=1), Refuse)
         assert refused.field == "state_dict"
-        there = f"epoch 0 at {names[second]}, and rank 0 at position {one.position}: load the same checkpoint"
-        assert there in refused.text
+        there = begins[first].replace("its start", "position 0")
+        assert f"{begins[second]}, and rank 0 {there}: load the same checkpoint" in refused.text
         two = only(attach(bare, **run, **places[first], rank=1), Admit)  # its place is still kept
         assert bare.job_of(one.cursor) is bare.job_of(two.cursor)
+
+
+@pytest.mark.parametrize("batching", ["shuffle-batch-repeat", "shuffle-repeat-batch"])
+def test_ranks_may_come_back_to_two_epochs(bare: Coordinator, batching: str) -> None:
+    """After a restart of the daemon, of which one was still in its first epoch after a checkpoint."""
+    run: dict[str, Any] = {"world_size": 2, "batch_size": 2, "batching": batching}
+    at = 28 if batching == "shuffle-repeat-batch" else 24
+    only(attach(bare, **run, epoch=1, position=at, epoch_start=24, rounds=1), Admit)
+    only(attach(bare, **run, rank=1, position=16, epoch_start=0, rounds=2), Admit)
 
 
 def test_new_ranks_find_those_that_come_back(bare: Coordinator) -> None:
@@ -142,7 +155,7 @@ def test_ranks_that_come_back_find_new_ones(bare: Coordinator) -> None:
     run: dict[str, Any] = {"world_size": 2, "batch_size": 2, "shuffle": "cyclic"}
     new = only(attach(bare, **run, rank=1), Admit)
     refused = only(attach(bare, **run, position=N, epoch_start=N, rounds=1), Refuse)  # where nobody else can follow
-    assert "rank 0 of job 'first' begins epoch 0 at position 24, and rank 1 at position 0" in refused.text
+    assert "rank 0 of job 'first' begins epoch 0 at position 24, and rank 1 epoch 0 at position 0" in refused.text
     back = only(attach(bare, **run, position=0, epoch_start=0, rounds=1), Admit)
     assert bare.job_of(new.cursor) is bare.job_of(back.cursor)
 
