@@ -179,8 +179,8 @@ class Connection:
                 raise too_few_descriptors(1)
             if not data:
                 raise errors.ServerGone(
-                    f"the prepserver daemon in {self.runtime_dir} ended, was replaced or killed. Its log says why; "
-                    "start it again with `prepserver start` and resume from `state_dict()`"
+                    f"the prepserver daemon in {self.runtime_dir} ended, was replaced or killed. Its log says why. "
+                    "Start it again with `prepserver start`: the job goes on, or resumes from its `state_dict()`"
                 ) from ConnectionResetError()
             message = decode(data, FROM_LEASE)
             if isinstance(message, Refused):

@@ -41,6 +41,8 @@ class Parquet(TableSpec):
                 image, label = "image.bytes", "label"
             columns = {}
         for name, value in (("image", image), ("label", label)):
+            if isinstance(value, Mapping):
+                raise SpecError(name, value, "must be a column's name: pass a map of names to kinds as columns=")
             if value is not None and isinstance(columns, Mapping) and name in columns:
                 raise SpecError(name, value, "is a column twice: it is in columns, too")
         if image is not None or label is not None:

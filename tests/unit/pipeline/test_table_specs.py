@@ -141,6 +141,8 @@ def test_specs_are_the_same_however_they_are_written() -> None:
     for wrong in ({"image": "i", "columns": {"image": Image()}}, {"image": 5}, {"label": "x", "columns": [1]}):
         with pytest.raises(SpecError):
             Parquet("/a.parquet", **wrong)
+    with pytest.raises(SpecError, match=r"pass a map of names to kinds as columns="):
+        Parquet("/a.parquet", {"x": Scalar()})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/x", "file:///data/a.csv", "gcs://bucket/a.csv"])
