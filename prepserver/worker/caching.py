@@ -15,8 +15,8 @@ from prepserver.worker.streams import Lane, Stream
 _NEIGHBOURS_S = 2.0
 """For a sample's neighbours, far below the time that a sample may take; the next one of them that is read goes on."""
 
-_SOON = 256
-"""Samples of other groups that may come in between, if sources take turns."""
+_SOON = 1 << 12
+"""Samples of other groups that may come in between: sources take turns, and `Subset` has any order. Some ms."""
 
 _STAMP = (1 << 64) - 1  # an entry holds this many bits of a stamp
 

@@ -420,3 +420,18 @@ def test_a_table_that_workers_keep_is_copied_in_blocks(new_cache: Callable[..., 
     pipeline, cache = Pipeline.from_ops([], 1, columns), new_cache(world)
     assert world.rows([pipeline], encoded=cache.store()) == world.rows([pipeline])
     assert cache.book.counts.rows == 0
+
+
+@pytest.mark.parametrize(("groups", "found"), [(1000, [3007, 4007, 1007, 7]), (10000, [])])
+def test_samples_of_many_groups_may_come_in_between(groups: int, found: list[int]) -> None:
+    """`Subset` in a random order, and `BucketByLength`, mix the samples of all groups."""
+
+    class Mixed:
+        def __len__(self) -> int:
+            return 5000
+
+        def group(self, index: int) -> int:
+            return index % groups
+
+    mixed: Any = Mixed()
+    assert list(caching._neighbours(mixed, 2007)) == found
