@@ -28,6 +28,7 @@ _PAGE = 4096
 _LEAVING_S = 2.0  # how long memory of a cache may still be mapped: workers unmap it between two tasks
 _MOST = 64  # each costs a descriptor, and address space in every worker
 _LITTLE = 0.5  # a full cache that holds a smaller fraction of the samples is worth a warning
+_ENTRY_BYTES = 192  # of a sample of a few numbers
 _TABLE_PART = 16  # a table has a word for each sample, for at most this part of the budget: a spec may claim a trillion
 
 
@@ -91,14 +92,15 @@ class Caches:
 
     def are_needed(self, listing: work.Indexed, place: str) -> bool:
         """Whether a job that shuffles samples needs a cache in memory, because each would decode a large row group."""
-        if listing.coarse_bytes * _LITTLE > self.budget_bytes:
+        nbytes = listing.coarse_bytes and max(listing.coarse_bytes, _ENTRY_BYTES * listing.samples)
+        if nbytes * _LITTLE > self.budget_bytes:
             log.warning(
                 "most samples of %s decode a whole row group: they take %d MiB, and caches in memory have %d ([cache] "
                 "memory). Pass a folder on disk as cache=, or see docs/sources.md, Parquet",
-                place, listing.coarse_bytes >> 20, self.budget_bytes >> 20,
+                place, nbytes >> 20, self.budget_bytes >> 20,
             )  # fmt: skip
             return False
-        return listing.coarse_bytes > 0
+        return nbytes > 0
 
     def want(self, wanted: CacheSpec | None, listing: work.Indexed, place: str) -> None:
         """Makes a cache for a dataset unless it has one. Without a cache, rows are the same and only take longer."""
