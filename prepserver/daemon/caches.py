@@ -70,6 +70,7 @@ class Caches:
     _held: dict[int, Held] = field(default_factory=dict, init=False)
     _next: int = field(default=1, init=False)
     _freed_s: float = field(default=-_LEAVING_S, init=False)
+    _said_coarse: str = field(default="", init=False)  # listing of which it was logged that no cache can hold it
 
     @property
     def memory_bytes(self) -> int:
@@ -94,11 +95,13 @@ class Caches:
         """Whether a job that shuffles samples needs a cache in memory, because each would decode a large row group."""
         nbytes = listing.coarse_bytes and max(listing.coarse_bytes, _ENTRY_BYTES * listing.samples)
         if nbytes * _LITTLE > self.budget_bytes:
-            log.warning(
+            log.log(
+                logging.DEBUG if listing.key == self._said_coarse else logging.WARNING,
                 "most samples of %s decode a whole row group: they take %d MiB, and caches in memory have %d ([cache] "
                 "memory). Pass a folder on disk as cache=, or see docs/sources.md, Parquet",
                 place, nbytes >> 20, self.budget_bytes >> 20,
             )  # fmt: skip
+            self._said_coarse = listing.key
             return False
         return nbytes > 0
 

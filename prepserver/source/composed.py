@@ -98,7 +98,7 @@ class ComposedReader(Reader):
         where, classes = tuple(places.found()), tuple(meta["classes"])
         return Listing(
             container.path, n, meta["num_classes"], digest, meta["content_digest"], where, classes,
-            coarse_bytes=sum(each.coarse_bytes for each in infos.values()),
+            coarse_bytes=n * sum(each.coarse_bytes for each in listed) // sum(each.samples for each in listed),
         )  # fmt: skip
 
     def read_by(self, container: Container) -> Source:

@@ -12,8 +12,9 @@ from prepserver.transform import after_head
 from prepserver.worker.reading import read_patiently
 from prepserver.worker.streams import Lane, Stream
 
-_NEIGHBOURS_S = 2.0
-"""For a sample's neighbours, far below the time that a sample may take; the next one of them that is read goes on."""
+_NEIGHBOURS_S = 0.2
+"""For a sample's neighbours, or as long as reading the sample took, so that it takes about twice its time at most. The
+next one of them that is read goes on."""
 
 _SOON = 1 << 12
 """Samples of other groups that may come in between: sources take turns, and `Subset` has any order. Some ms."""
@@ -77,13 +78,14 @@ class Caching:
             return read_patiently(self._stream.source, index)
         record = cache.get(index, stamp)
         if record is None:
+            begun_s = time.monotonic()
             record = read_patiently(self._stream.source, index)
             if cache.put(index, stamp, record):
-                self._put_neighbours(cache, index)
+                self._put_neighbours(cache, index, max(_NEIGHBOURS_S, time.monotonic() - begun_s))
         return record
 
-    def _put_neighbours(self, cache: Store, index: int) -> None:
-        until_s = time.monotonic() + _NEIGHBOURS_S
+    def _put_neighbours(self, cache: Store, index: int, most_s: float) -> None:
+        until_s = time.monotonic() + most_s
         for other in _neighbours(self._stream.source, index):
             if time.monotonic() > until_s:
                 break

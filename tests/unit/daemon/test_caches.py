@@ -266,6 +266,9 @@ def test_large_row_groups_need_a_cache_that_holds_half(world: World, caplog: pyt
         caplog.clear()
         assert world.caches.are_needed(replace(LISTING, coarse_bytes=coarse_bytes), "/data/a.parquet") is is_needed
         assert ("decode a whole row group: they take 33 MiB, and caches in memory have 16" in caplog.text) is is_warned
+    caplog.clear()
+    assert not world.caches.are_needed(replace(LISTING, coarse_bytes=33 << 20), "/data/a.parquet")
+    assert not caplog.records  # every rank asks
     narrow = replace(LISTING, samples=200_000, coarse_bytes=4 << 20)  # an entry takes more than the numbers in it
     assert not world.caches.are_needed(narrow, "/data/a.parquet")
     assert world.caches.are_needed(replace(narrow, samples=100_000), "/data/a.parquet")
