@@ -54,8 +54,9 @@ class AtOnce:
         self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
         if self._is_suspect(indices):
             return False
-        # Samples that are decoded together may be too many for a worker to keep, so a cache keeps them.
-        if self._stream.cache is not None and self._stream.source.group(indices[0]) is not None:
+        # A cache keeps samples of groups that a worker cannot keep; in order, one group is decoded for many runs.
+        group, cache = self._stream.source.group, self._stream.cache
+        if cache is not None and len({group(index) for index in indices}) > 1:
             return False
         begun_ns = time.monotonic_ns()
         try:

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
-from prepserver.order import make_order
+from prepserver.cache.store import Store
+from prepserver.order import Shuffle, make_order
 from prepserver.pipeline import kinds
 from prepserver.pipeline.caching import head_of
 from prepserver.pipeline.ops import (
@@ -85,9 +86,10 @@ class World:
         encoded: Any = None,
         source: Source | None = None,
         passes: int = 2,
+        shuffle: Shuffle = "full",
     ) -> tuple[list[list[tuple[bytes, int, int]]], list[BadRow]]:
         """The rows of all lanes, and the bad ones."""
-        stream = Stream(source or self.open(), make_order("full", self.samples, 5), 5, cache=encoded)
+        stream = Stream(source or self.open(), make_order(shuffle, self.samples, 5), 5, cache=encoded)
         lanes = [OwnLane(pipeline, passes * self.samples) for pipeline in pipelines]
         stores = [*caches, *[None] * (len(lanes) - len(caches))]
         targets = [lane.lane._replace(cache=store) for lane, store in zip(lanes, stores, strict=True)]
@@ -420,6 +422,23 @@ def test_a_table_that_workers_keep_is_copied_in_blocks(new_cache: Callable[..., 
     pipeline, cache = Pipeline.from_ops([], 1, columns), new_cache(world)
     assert world.rows([pipeline], encoded=cache.store()) == world.rows([pipeline])
     assert cache.book.counts.rows == 0
+
+
+def test_in_order_groups_are_copied_in_blocks(
+    new_cache: Callable[..., Cache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another job shuffles the same table, and has a cache; but runs over two groups come from there."""
+    monkeypatch.setattr(parquet, "KEPT_BYTES", 0)
+    pq.write_table(pa.table({"x": range(120), "label": range(120)}), tmp_path / "a.parquet", row_group_size=60)
+    columns: dict[str, kinds.Kind] = {"x": kinds.Scalar("int64"), "label": kinds.Label()}
+    world = World(Parquet(str(tmp_path / "a.parquet"), columns=columns), tmp_path)
+    pipeline, cache = Pipeline.from_ops([], 1, columns), new_cache(world)
+    expected = world.rows([pipeline], passes=1, shuffle="none")
+    reads: list[int] = []
+    read = Store.get
+    monkeypatch.setattr(Store, "get", lambda store, index, stamp: reads.append(index) or read(store, index, stamp))
+    assert world.rows([pipeline], encoded=cache.store(), passes=1, shuffle="none") == expected
+    assert reads == list(range(56, 64))
 
 
 @pytest.mark.parametrize(("groups", "found"), [(1000, [3007, 4007, 1007, 7]), (10000, [])])
