@@ -540,7 +540,7 @@ def _add_demo(commands: _Commands) -> None:
     p = _add(
         commands, "demo", "prepserver.demo.run:run_demo", "see it work, in under 90 seconds",
         "Runs several real training processes on one shared stream, then each on its own DataLoader, and compares "
-        "samples/s and CPU time in a table.",
+        "images/s and CPU time in a table.",
         runtime_dir=False,
     )  # fmt: skip
     p.add_argument("--data", metavar="DIR", help="a folder of class folders of images (default: synthetic photos)")

@@ -137,8 +137,9 @@ def test_ranks_may_come_back_to_two_epochs(bare: Coordinator, batching: str) -> 
     """After a restart of the daemon, of which one was still in its first epoch after a checkpoint."""
     run: dict[str, Any] = {"world_size": 2, "batch_size": 2, "batching": batching}
     at = 28 if batching == "shuffle-repeat-batch" else 24
-    only(attach(bare, **run, epoch=1, position=at, epoch_start=24, rounds=1), Admit)
-    only(attach(bare, **run, rank=1, position=16, epoch_start=0, rounds=2), Admit)
+    ahead = only(attach(bare, **run, epoch=1, position=at, epoch_start=24, rounds=1), Admit)
+    behind = only(attach(bare, **run, rank=1, position=16, epoch_start=0, rounds=2), Admit)
+    assert [(each.epoch_start, each.position) for each in (ahead, behind)] == [(24, at), (0, 16)]
 
 
 def test_new_ranks_find_those_that_come_back(bare: Coordinator) -> None:
