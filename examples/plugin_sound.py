@@ -3,7 +3,7 @@
     python examples/plugin_sound.py
 
 A made-up language has a tone for each letter. Workers read the sounds, change their speed, hide a band of
-frequencies, and pad the frames; the loop cuts each batch to its longest sound.
+frequencies, and pad the frames; a batch is as long as its longest sound.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from prepclient import BucketByLength, Jsonl, PadTokens, PluginOp, PrepClient, kinds
+from prepclient import BucketByLength, Jsonl, PadArray, PadTokens, PluginOp, PrepClient, kinds
 
 RATE, WINDOW, HOP = 8000, 256, 80
 BANDS, MOST_FRAMES = 32, 400
@@ -28,7 +28,7 @@ EDGES = np.linspace(0, WINDOW // 2, BANDS + 1).astype(int)[:-1]  # of bands; a m
 
 
 def heard(values: dict[str, Any], rng: np.random.Generator, augment: bool = True) -> dict[str, Any]:
-    """Returns the frames of a sound, filled up with zeros, their number, and its letters as tokens from 1."""
+    """Returns the frames of a sound, and its letters as tokens from 1."""
     with wave.open(io.BytesIO(values["sound"])) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
     if augment:
@@ -38,13 +38,7 @@ def heard(values: dict[str, Any], rng: np.random.Generator, augment: bool = True
     if augment:
         band = int(rng.integers(BANDS))
         frames[:, band : band + int(rng.integers(4))] = frames.mean()
-    filled = np.zeros((MOST_FRAMES, BANDS), np.float32)
-    filled[: len(frames)] = frames
-    return {
-        "frames": filled,
-        "count": len(frames),
-        "letters": [ord(letter) - ord("a") + 1 for letter in values["text"]],
-    }
+    return {"frames": frames.astype(np.float32), "letters": [ord(each) - ord("a") + 1 for each in values["text"]]}
 
 
 def write_data(folder: Path) -> None:
@@ -65,9 +59,9 @@ def write_data(folder: Path) -> None:
 def main() -> None:
     """Four epochs with the CTC loss."""
     columns = {"sound": kinds.Bytes(), "text": kinds.Text(), "duration": kinds.Scalar()}
-    made = {"frames": kinds.Array((MOST_FRAMES, BANDS)), "count": kinds.Scalar("int64"), "letters": kinds.Tokens()}
     ops = [
-        PluginOp("heard", column=["sound", "text"], returns=made),
+        PluginOp("heard", column=["sound", "text"], returns={"frames": kinds.Array(), "letters": kinds.Tokens()}),
+        PadArray((MOST_FRAMES, BANDS), "frames", count="count", trim=True),
         PadTokens(30, column="letters", mask=None, count="length"),
     ]
     measure, model = nn.CTCLoss(), nn.Sequential(nn.Conv1d(BANDS, 64, 9, padding=4), nn.ReLU(), nn.Conv1d(64, 27, 1))
@@ -82,8 +76,7 @@ def main() -> None:
         with train:
             for epoch in range(4):
                 for batch in train:
-                    frames = batch["frames"][:, : batch["count"].max()]
-                    scores = model(frames.mT).permute(2, 0, 1).log_softmax(-1)
+                    scores = model(batch["frames"].mT).permute(2, 0, 1).log_softmax(-1)
                     loss = measure(scores, batch["letters"], batch["count"], batch["length"])
                     optimizer.zero_grad()
                     loss.backward()

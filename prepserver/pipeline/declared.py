@@ -165,13 +165,13 @@ def declared_kind(field: str, given: object) -> Kind:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
     found = {name: _CHECKS[name](f"{field}.{name}", wire[name], _DTYPES.get(kind, tuple(ITEM_BYTES))) for name in names}
     if found.get("missing") is not None:
-        found["missing"] = _number_of(f"{field}.missing", found["dtype"], found["missing"])
+        found["missing"] = number_of(f"{field}.missing", found["dtype"], found["missing"])
     if kind is Image and found["dtype"] != "uint8":
         found["top"] = None  # nobody knows how large the floats of a plug-in become
     return kind(**found)
 
 
-def _number_of(field: str, dtype: str, value: object) -> float:
+def number_of(field: str, dtype: str, value: object) -> float:
     """Return a number that is one of a dtype; raises `SpecError` if it is not."""
     if dtype.startswith("float"):
         most = _MOST_FLOAT.get(dtype, math.inf)
@@ -182,6 +182,16 @@ def _number_of(field: str, dtype: str, value: object) -> float:
     bits = 8 * ITEM_BYTES[dtype]
     low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return checks.integer(field, value, low, high)
+
+
+def several_names(field: str, value: object) -> tuple[str, ...]:
+    """Return several names of columns; raises `SpecError` if they cannot be."""
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_COLUMNS:
+        raise SpecError(field, value, f"must be the name of a column, or a list of 1 to {MAX_COLUMNS} names")
+    found = tuple(checks.name(field, each) for each in value)
+    if len(set(found)) < len(found):
+        raise SpecError(field, value, "names a column twice")
+    return found
 
 
 def _attributes(kind: type[Kind]) -> list[str]:

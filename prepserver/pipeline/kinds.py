@@ -269,6 +269,10 @@ class Array(Kind):
         beside: The column of tokens for each of which it has a number.
     """
 
+    _remedy: ClassVar[str] = (
+        "its arrays have no fixed shape: declare it, add PadArray(shape, column) or a PluginOp with returns=, or leave "
+        "the column out"
+    )
     shape: Shape | None = None
     dtype: str = "float32"
     missing: float | None = field(default=None, repr=False, compare=False)

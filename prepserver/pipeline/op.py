@@ -8,8 +8,8 @@ from typing import ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
-from prepserver.pipeline.record import Columns, shown
+from prepserver.pipeline.kinds import Array, Boxes, Image, Kind, Scalar, Size, Spatial
+from prepserver.pipeline.record import Columns, renamed, shown
 from prepserver.pipeline.spec import FILE, Codes, Spec, digest_of
 
 MAX_FILE_BYTES = 256 << 20
@@ -171,6 +171,42 @@ class BoxOp(Op):
                     _check_plain(self, kind)
                 return super().after(columns)
         raise SpecError("op", type(self).__name__, f"needs boxes; a sample has {', '.join(columns)}")
+
+
+class PadOp(Op):
+    """An op that fills values of one column up to one size, and says how much of it was there."""
+
+    nests = False
+
+    def __init__(self, column: str, mask: str | None, count: str | None, trim: bool) -> None:
+        if checks.flag("trim", trim) and count is None:
+            count = "length"
+        self.mask = None if mask is None else checks.name("mask", mask)
+        self.count = None if count is None else checks.name("count", count)
+        self.column = checks.name("column", column)
+        self.trim = trim
+
+    def with_column(self, columns: Columns, filled: Kind, length: int) -> Columns:
+        """Return the columns with the filled one, and those that say how much of its `length` was there."""
+        made: dict[str, Kind] = {self.column: filled}
+        beside: tuple[tuple[str, Kind], ...] = (
+            ("mask", Array((length,), "uint8", beside=self.column)),
+            ("count", Scalar("int64", beside=self.column)),
+        )
+        for field, kind in beside:
+            if (name := getattr(self, field)) in made:
+                raise SpecError(field, name, "is the name of another column")
+            if name is not None:
+                made[name] = kind
+        named = {name: field for field, _ in beside if (name := getattr(self, field)) is not None}
+        return renamed(columns, self.column, made, named)
+
+    @property
+    def trims(self) -> Mapping[str, str]:
+        """As `Op.trims`."""
+        if not self.trim or self.count is None:
+            return {}
+        return {name: self.count for name in (self.column, self.mask) if name is not None}
 
 
 class MixOp(Op):

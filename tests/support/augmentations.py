@@ -36,6 +36,7 @@ from prepserver.pipeline.ops import (
     Only,
     Op,
     Pad,
+    PadArray,
     PadBoxes,
     PadKeypoints,
     PadTokens,
@@ -175,6 +176,8 @@ def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int
     if "tokens" in columns:
         masking = PadTokens(4, mask=None), MaskTokens(1, 9, labels="masked")
         texts = [(Truncate(3, side="left"), PadTokens(4)), (Truncate(3), *masking)]
+    if "track" in columns:
+        ends += [Truncate(3, "track", side="random"), PadArray((4, 2), "track")]
     # Ten views of so many columns would take long.
     views = _VIEWS if {"joints", "keypoints"} & set(columns) else [*_VIEWS, ((TenCrop(8, True),), 10)]
     return st.tuples(

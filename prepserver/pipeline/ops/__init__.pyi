@@ -23,6 +23,7 @@ from prepserver.pipeline.ops.mosaic import Mosaic as Mosaic
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
+from prepserver.pipeline.ops.pad_array import PadArray as PadArray
 from prepserver.pipeline.ops.pad_boxes import PadBoxes as PadBoxes
 from prepserver.pipeline.ops.pad_keypoints import PadKeypoints as PadKeypoints
 from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
@@ -87,6 +88,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "Normalize",
     "Only",
     "Pad",
+    "PadArray",
     "PadBoxes",
     "PadKeypoints",
     "PadTokens",

@@ -4,12 +4,12 @@ from typing import Literal
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
-from prepserver.pipeline.op import Op
-from prepserver.pipeline.record import Columns, column_of, renamed
+from prepserver.pipeline.kinds import Tokens
+from prepserver.pipeline.op import PadOp
+from prepserver.pipeline.record import Columns, column_of
 
 
-class PadTokens(Op):
+class PadTokens(PadOp):
     """Fill tokens up to one length, and mark which of them are tokens. The result is int64, (`length`,).
 
     A sample with more tokens is bad: put ``Truncate(length)`` before this op.
@@ -26,42 +26,19 @@ class PadTokens(Op):
         side: Where the padding goes; ``"left"``, as generation needs it, cannot be trimmed.
     """
 
-    nests = False
     unwritten = (("side", "right"),)
 
     def __init__(
         self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens",
         trim: bool = False, side: Literal["right", "left"] = "right",
     ) -> None:  # fmt: skip
+        super().__init__(column, mask, count, trim)
         self.side = checks.choice("side", side, ("right", "left"))
         if trim and side == "left":
             raise SpecError("trim", trim, "cuts batches at the end, and side='left' puts the tokens there")
-        if checks.flag("trim", trim) and count is None:
-            count = "length"
         self.length = checks.tokens("length", length)
         self.pad = checks.integer("pad", pad, -(2**63), 2**63 - 1)
-        self.mask = None if mask is None else checks.name("mask", mask)
-        self.count = None if count is None else checks.name("count", count)
-        self.column = checks.name("column", column)
-        self.trim = trim
 
     def after(self, columns: Columns) -> Columns:
         column_of(columns, self.column, Tokens, "tokens")
-        made: dict[str, Kind] = {self.column: Tokens(self.length, self.pad)}
-        beside: tuple[tuple[str, Kind], ...] = (
-            ("mask", Array((self.length,), "uint8", beside=self.column)),
-            ("count", Scalar("int64", beside=self.column)),
-        )
-        for field, kind in beside:
-            if (name := getattr(self, field)) in made:
-                raise SpecError(field, name, "is the name of another column")
-            if name is not None:
-                made[name] = kind
-        named = {name: field for field, _ in beside if (name := getattr(self, field)) is not None}
-        return renamed(columns, self.column, made, named)
-
-    @property
-    def trims(self) -> dict[str, str]:
-        if not self.trim or self.count is None:
-            return {}
-        return {name: self.count for name in (self.column, self.mask) if name is not None}
+        return self.with_column(columns, Tokens(self.length, self.pad), self.length)

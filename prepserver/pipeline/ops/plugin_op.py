@@ -58,7 +58,7 @@ class PluginOp(PluginSpec, Op):
         **params: object,
     ) -> None:
         super().__init__(name, params, code)
-        self.column = _column(column)
+        self.column = column if column is None or isinstance(column, str) else declared.several_names("column", column)
         self.returns = _returns(returns)
         self.block = checks.flag("block", block)
         if block and column is None:
@@ -150,18 +150,6 @@ def _returns(given: object) -> Kind | tuple[tuple[str, Kind], ...] | None:
     if isinstance(given, list) or (isinstance(given, Mapping) and not is_kind):
         return tuple(declared.declared_columns(given).items())
     return declared.declared_kind("returns", given)
-
-
-def _column(given: object) -> str | tuple[str, ...] | None:
-    if given is None or isinstance(given, str):
-        return given
-    if not isinstance(given, list | tuple) or not 0 < len(given) <= declared.MAX_COLUMNS:
-        reason = f"must be the name of a column, 1 to {declared.MAX_COLUMNS} names, or None for all images"
-        raise SpecError("column", given, reason)
-    found = tuple(checks.name("column", each) for each in given)
-    if len(set(found)) < len(found):
-        raise SpecError("column", given, "names a column twice")
-    return found
 
 
 def _size(kind: Kind) -> tuple[int, int] | None:

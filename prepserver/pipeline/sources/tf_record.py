@@ -1,7 +1,6 @@
 """`TFRecord`: files of tf.train.Example."""
 
 from prepserver.pipeline.declared import DeclaredColumns
-from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Bytes, Image, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.record import IMAGES
 from prepserver.pipeline.table import Names, Paths, TableSpec
@@ -21,8 +20,8 @@ class TFRecord(TableSpec):
             directory.
         columns: Columns to read: a map of names to kinds; ``image`` and ``label`` by default. An `Image`, `Mask`,
             `Text` or `Bytes` is a feature with one value of bytes, a `Label` or `Scalar` one number, `Tokens` integers,
-            and an `Array` as many numbers as its shape says, or the bytes of these (as tf.io.decode_raw reads them). An
-            `Array` needs a shape: features whose length differs from sample to sample are refused.
+            and an `Array` as many numbers as its shape says, or the bytes of these (as tf.io.decode_raw reads them);
+            without a shape, any number of them, for `PadArray`.
         names: Features of columns that are called otherwise there: ``{"image": "image/encoded"}``.
     """
 
@@ -32,6 +31,3 @@ class TFRecord(TableSpec):
 
     def __init__(self, path: Paths, columns: DeclaredColumns = IMAGES, names: Names = None) -> None:
         super().__init__(path, columns, names)
-        for name, kind in self.declared.items():
-            if isinstance(kind, Array) and kind.shape is None:
-                raise SpecError(f"columns.{name}", kind, "must have a shape: ragged features are not read")

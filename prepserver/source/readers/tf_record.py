@@ -90,7 +90,11 @@ class _Examples(LinesSource):
         _check_installed()
         super().__init__(container, spec, roots)
         self._taken = [(name, kind, spec.names.get(name, name).encode()) for name, kind in spec.columns.items()]
-        numbers = {name: kind.stored() for name, kind, _ in self._taken if isinstance(kind, Label | Scalar | Array)}
+        numbers = {
+            name: kind.stored()
+            for name, kind, _ in self._taken
+            if isinstance(kind, Label | Scalar | Array) and not _is_ragged(kind)
+        }
         self._plain = {name: (shape, np.dtype(dtype), prod(shape)) for name, (shape, dtype) in numbers.items()}
         self._wanted = frozenset(feature for _, _, feature in self._taken)
 
@@ -175,17 +179,29 @@ def _value(column: str, kind: Kind, given: example.Value) -> Any:
         return value_of(column, kind, found) if is_name else found
     if kind.may_be_missing and not len(given):
         return value_of(column, kind, None)
-    if isinstance(kind, Label | Scalar | Array):
-        shape, dtype = kind.stored()
-        if isinstance(kind, Array) and isinstance(given, list) and len(given) == 1:
-            if len(given[0]) == np.dtype(dtype).itemsize * prod(shape):
-                return np.frombuffer(given[0], dtype).reshape(shape)
-        elif isinstance(given, np.ndarray) and given.size == prod(shape):
-            return value_of(column, kind, given.reshape(shape))
-        raise SampleError(f"its {column} is {_described(given)}, and must be {prod(shape)} numbers of type {dtype}")
+    if isinstance(kind, Label | Scalar | Array) and not _is_ragged(kind):
+        return _of_shape(column, kind, given)
     if isinstance(given, list) and given:
-        raise SampleError(f"its {column} is {_described(given)}, and must be integers")
+        if isinstance(kind, Array) and len(given) == 1 and len(given[0]) % np.dtype(kind.dtype).itemsize == 0:
+            return np.frombuffer(given[0], kind.dtype)
+        wanted = f"numbers of type {kind.dtype}" if isinstance(kind, Array) else "integers"
+        raise SampleError(f"its {column} is {_described(given)}, and must be {wanted}")
     return value_of(column, kind, np.asarray(given))
+
+
+def _of_shape(column: str, kind: Label | Scalar | Array, given: example.Value) -> Any:
+    """Return numbers of the shape that a kind has, or their bytes as an array."""
+    shape, dtype = kind.stored()
+    if isinstance(kind, Array) and isinstance(given, list) and len(given) == 1:
+        if len(given[0]) == np.dtype(dtype).itemsize * prod(shape):
+            return np.frombuffer(given[0], dtype).reshape(shape)
+    elif isinstance(given, np.ndarray) and given.size == prod(shape):
+        return value_of(column, kind, given.reshape(shape))
+    raise SampleError(f"its {column} is {_described(given)}, and must be {prod(shape)} numbers of type {dtype}")
+
+
+def _is_ragged(kind: Kind) -> bool:
+    return isinstance(kind, Array) and kind.shape is None
 
 
 def _described(given: example.Value) -> str:

@@ -270,8 +270,8 @@ def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
         Pipeline.from_ops([], columns={"title": Text(), "label": Label()})
 
 
-def test_an_array_of_any_shape_needs_an_op_of_ones_own() -> None:
-    with pytest.raises(SpecError, match=r"column 'points': its values .* or a PluginOp with returns= gives them one"):
+def test_an_array_of_any_shape_needs_an_op_that_gives_it_one() -> None:
+    with pytest.raises(SpecError, match=r"column 'points': its arrays .* add PadArray.* or a PluginOp with returns="):
         Pipeline.from_ops([], columns={"points": Array()})
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Json, Kind, Label, Scalar, Text, Tokens
-from prepserver.pipeline.ops import MaskTokens, PadTokens, Tokenize, Truncate, op_from_wire
+from prepserver.pipeline.ops import MaskTokens, PadArray, PadTokens, Tokenize, Truncate, op_from_wire
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
 from prepserver.pipeline.sources import BucketByLength, Jsonl, PackTokens, TextLines
@@ -34,6 +34,14 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         ({"tokens": Tokens(9), "m": Array((9,), beside="tokens")}, Truncate(5), "length"),
         (PadTokens(9, count="n").after(TOKENS), Truncate(5), "length"),
         (TOKENS, PadTokens(5, mask="tokens"), "mask"),
+        (TOKENS, Truncate(5, ["tokens", "label"]), "column"),
+        (TOKENS, PadArray(5, "tokens"), "column"),
+        ({"x": Array((9, 2)), "m": Array((9,), beside="x")}, Truncate(5, "x"), "length"),
+        ({"x": Array((9, 2))}, PadArray(9, "x"), "shape"),
+        ({"x": Array((9, 2))}, PadArray((8, 2), "x"), "shape"),
+        ({"x": Array(None, "uint8")}, PadArray(9, "x", -1), "value"),
+        ({"x": Array(None, "int64")}, PadArray(9, "x", 0.5), "value"),
+        ({"x": Array(None, "float16")}, PadArray(9, "x", 1e9), "value"),
         (TOKENS, PadTokens(5, count="mask"), "count"),
         (TOKENS, MaskTokens(1, 9), "column"),
         ({"tokens": Tokens(5), "label": Label()}, MaskTokens(1, 9, labels="label"), "labels"),
@@ -50,6 +58,11 @@ def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, 
     [
         (lambda: Truncate(0), "length"),
         (lambda: Truncate(5, side="up"), "side"),  # type: ignore[arg-type]
+        (lambda: Truncate(5, []), "column"),
+        (lambda: Truncate(5, ["x", "x"]), "column"),
+        (lambda: PadArray((), "x"), "shape"),
+        (lambda: PadArray((5, 0), "x"), "shape"),
+        (lambda: PadArray(5, "x", float("nan")), "value"),
         (lambda: PadTokens(5, pad=2**63), "pad"),
         (lambda: PadTokens(5, mask="a b"), "mask"),
         (lambda: PadTokens(5, side="up"), "side"),  # type: ignore[arg-type]
@@ -95,6 +108,19 @@ def test_kinds_are_known_before_any_sample_is_read() -> None:
     for ops, said in (([], "put Tokenize"), ([Tokenize("/a")], "end with Truncate")):
         with pytest.raises(SpecError, match=said):
             Pipeline.from_ops(ops, columns=TEXT)
+
+
+def test_shapes_of_arrays_are_known() -> None:
+    ops = [Truncate(3, ["x", "y"], "random"), PadArray((3, 2), "x", count="n", mask="m", trim=True)]
+    columns = {"x": Array(), "y": Array((9, 4), "int8")}
+    pipeline = Pipeline.from_ops(ops, columns=columns)
+    assert {field.name: field.shape for field in pipeline.fields} == {
+        "x": (3, 2), "m": (3,), "n": (), "y": (3, 4), "index": (),
+    }  # fmt: skip
+    assert pipeline.trims == {"x": "n", "m": "n"}
+    assert Pipeline.from_wire(pipeline.to_wire(), columns) == pipeline
+    with pytest.raises(SpecError, match=r"column 'x': its arrays have no fixed shape: .* add PadArray"):
+        Pipeline.from_ops([], columns={"x": Array()})
 
 
 def test_trimmed_columns_are_known_with_those_made_of_them() -> None:

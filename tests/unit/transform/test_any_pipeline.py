@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prepserver.pipeline.kinds import Array
 from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
@@ -28,17 +29,19 @@ def pasted(number: int) -> Record:
     classes = np.full((height, width), 1 + number, np.uint8)
     classes[2 : height // 2, 1 : width // 2] = 100 + number
     found = scene(number, height, width, ("PNG", "JPEG")[number % 2])
-    return {**found, "classes": classes, "labels": np.array([1 + number, 100 + number])}
+    track = np.arange(2.0 * number, dtype=np.float32).reshape(number, 2)
+    return {**found, "classes": classes, "labels": np.array([1 + number, 100 + number]), "track": track}
 
 
 SOURCE = Scenes([pasted(number) for number in range(5)])
-SOME = {name: kind for name, kind in COLUMNS.items() if name != "joints"}
+ALL: Columns = {**COLUMNS, "track": Array()}
+SOME = {name: kind for name, kind in ALL.items() if name != "joints"}
 ELSEWHERE = {"PluginOp", "Tokenize"}
 """They need code or a file of the daemon's owner: tests of plug-ins and of text have them."""
 
 
 @settings(max_examples=12, deadline=None)
-@given(data=st.data(), columns=st.sampled_from([SOME, COLUMNS]), cut=st.integers(1, 5))
+@given(data=st.data(), columns=st.sampled_from([SOME, ALL]), cut=st.integers(1, 5))
 def test_any_pipeline_makes_the_same_rows_on_both_paths(
     path_of: PathOf, data: st.DataObject, columns: Columns, cut: int
 ) -> None:
