@@ -51,9 +51,10 @@ test: $(VENV)/.installed-dev
 test-unit: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile -m 'not once and not soak' tests/unit $(PYTEST_ARGS)
 
-# Always the same examples: a branch that only luck takes is not covered.
+# Always the same examples: a branch that only luck takes is not covered. Without pytest's cache, in which CI looks for
+# failures of the tests that run beside this.
 coverage: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(COVERING) $(PYTEST_ARGS)
+	$(PYTEST) -n 2 -p no:cacheprovider --cov --hypothesis-profile=ci $(COVERING) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -155,7 +155,8 @@ def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     assert "set -euo pipefail" in text
     made = {target for line in text.splitlines() if line.startswith("step make") for target in line.split()}
     assert {"lint", "docs", "bench-smoke", "fuzz-smoke", "coverage"} <= made
-    assert "\nstep .ci/tests " in text
+    assert "\n.ci/tests " in text
+    assert "\nstep the_tests\n" in text
     assert "</dev/null" in text
     for each in script.parent.iterdir():
         subprocess.run(["bash", "-n", str(each)], check=True)
