@@ -45,6 +45,7 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         (TOKENS, PadTokens(5, count="mask"), "count"),
         (TOKENS, MaskTokens(1, 9), "column"),
         ({"tokens": Tokens(5), "label": Label()}, MaskTokens(1, 9, labels="label"), "labels"),
+        (PadTokens(9, pad=3).after(TOKENS), MaskTokens(1, 9, [0, 2]), "special"),
     ],
 )
 def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, field: str) -> None:
@@ -124,7 +125,7 @@ def test_shapes_of_arrays_are_known() -> None:
 
 
 def test_trimmed_columns_are_known_with_those_made_of_them() -> None:
-    ops = [PadTokens(5, trim=True), MaskTokens(1, 9), MaskTokens(1, 9, column="other", labels="others")]
+    ops = [PadTokens(5, trim=True), MaskTokens(1, 9, [0]), MaskTokens(1, 9, column="other", labels="others")]
     pipeline = Pipeline.from_ops(ops, columns={"tokens": Tokens(), "other": Tokens(3)})
     assert pipeline.trims == {"tokens": "length", "mask": "length", "labels": "length"}
     assert Pipeline.from_wire(pipeline.to_wire(), pipeline.columns) == pipeline
@@ -146,7 +147,7 @@ def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:
 
 
 def test_rows_without_a_sample_are_padding() -> None:
-    ops = [PadTokens(6, pad=7), MaskTokens(1, 9)]
+    ops = [PadTokens(6, pad=7), MaskTokens(1, 9, [7])]
     fields = Pipeline.from_ops(ops, columns={"tokens": Tokens(), "weight": Scalar()}).fields
     blanks = {each.name: each.kind.blank for each in fields}
     assert blanks == {"tokens": 7, "mask": 0, "weight": 0, "labels": -100, "index": -1}

@@ -379,7 +379,7 @@ def test_rows_without_samples_teach_nothing_and_are_named(tmp_path: Path, caplog
     (tmp_path / "a.jsonl").write_text('{"text": 1}\n' * 12)
     columns = {"text": kinds.Text(), "label": kinds.Label()}
     source = Jsonl(tmp_path / "a.jsonl", columns, names={"label": "text"})
-    ops = [Tokenize(tmp_path / "words"), PadTokens(3, pad=7), MaskTokens(1, 2)]
+    ops = [Tokenize(tmp_path / "words"), PadTokens(3, pad=7), MaskTokens(1, 2, [7])]
     with PrepClient(source, ops, batch_size=4, on_error="skip", fields="dict", inline=True) as train:
         batches = list(train)
     expected = {"tokens": [7, 7, 7], "mask": [0, 0, 0], "labels": [-100, -100, -100], "label": -1, "index": -1}

@@ -68,7 +68,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     path = texts.tokenizer(tmp_path_factory.mktemp("words") / "a.json")
     ops = [
         Tokenize(path), PluginOp("shaken", column="x", block=True), Truncate(9), PadTokens(9, count="n"),
-        MaskTokens(1, 9), PluginOp("shaken", column="tokens", block=True),
+        MaskTokens(1, 9, [0]), PluginOp("shaken", column="tokens", block=True),
     ]  # fmt: skip
     return Pipeline.from_ops(ops, columns=COLUMNS)
 
