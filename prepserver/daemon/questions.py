@@ -204,8 +204,10 @@ class Questions:
         source, cache = source_from_wire(asked.source), asked.cache
         remedies = remedies_of(source, asked.pipeline.apart)
         shuffles_samples = attach.shuffle != "none" and not batch_rows(attach.batching, attach.batch_size)
-        if cache is None and shuffles_samples and self.caches.are_needed(listing, source.location):
-            cache, remedies = CacheSpec("encoded"), remedies._replace(encoded=False)
+        holds_samples = cache is not None and not cache.head
+        if shuffles_samples and not holds_samples and self.caches.are_needed(listing, source.location):
+            self.caches.want(CacheSpec("encoded"), listing, source.location)
+            remedies = remedies._replace(encoded=False)
         self.caches.want(cache, listing, source.location)
         self.attachments[admit.cursor] = Attachment(admit.cursor, peer, attach, remedies)
         ring = self.rings.held[admit.lane]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Picture
 
 from prepclient import (
     ImageFolder,
@@ -112,6 +114,24 @@ def test_large_row_groups_that_are_shuffled_get_a_cache(caching: Server, tmp_pat
         assert all(index == first == last for index, first, last in rows)
         assert [(each["form"], each["place"]) for each in made] == [("encoded", "memory")] * (not more)
     assert made[0]["rows"] > group
+
+
+def test_a_cache_of_decoded_images_gets_such_a_cache_beside_it(caching: Server, tmp_path: Path) -> None:
+    """Otherwise its first epoch would decode a row group for most samples."""
+    rng = np.random.default_rng(0)
+    noise = io.BytesIO()
+    Picture.fromarray(rng.integers(0, 256, (512, 512, 3), np.uint8)).save(noise, "PNG")
+    group, groups = 32, 12  # 300 MB together, of which a worker keeps 256 MiB
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("image", pa.binary())]), use_dictionary=False) as file:
+        for _ in range(groups):
+            file.write_table(pa.table({"image": [noise.getvalue()] * group}))
+    before = [each["id"] for each in caching.status()["caches"]]
+    asked: dict[str, Any] = {**SPEC, "batch_size": 8, "runtime_dir": caching.runtime_dir}
+    table = Parquet(tmp_path / "a.parquet", columns={"image": kinds.Image()})
+    with PrepClient(table, [Resize(40), RandomCrop(24)], cache="decoded", **asked) as client:
+        next(iter(client))
+        made = {each["form"]: each["rows"] for each in caching.status()["caches"] if each["id"] not in before}
+    assert made["encoded"] > made["decoded"] >= 8
 
 
 def pairs(batch: Any) -> list[tuple[int, list[float]]]:
