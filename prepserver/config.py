@@ -250,11 +250,9 @@ FIELDS = {field.metadata["name"] or field.name: field for field in dataclasses.f
 
 
 def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Settings from a file, overridden by flags.
+    """Settings from a TOML file with the names of `FIELDS`, all optional, overridden by flags.
 
-    Args:
-        file: TOML with the names of `FIELDS`, all optional.
-        flags: Values by the names of the fields of `Settings`. Other names and None are ignored.
+    `flags` has values by the names of the fields of `Settings`; other names and None are ignored.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or not valid.

@@ -61,15 +61,11 @@ _importing = ContextVar("_importing", default=False)
 
 
 def load(names: Sequence[str]) -> list[Loaded]:
-    """Imports plug-ins into this process.
+    """Imports plug-ins into this process; returns all that it has.
 
-    Args:
-        names: Names of entry points in the groups ``prepserver.ops`` and ``prepserver.sources``, of modules that list
-            plug-ins as ``prepserver_ops`` and ``prepserver_sources``, or of single objects, ``module:object``: a class
-            with ``__getitem__`` is a source, any other callable an op.
-
-    Returns:
-        All plug-ins of this process.
+    `names` are those of entry points in the groups ``prepserver.ops`` and ``prepserver.sources``, of modules that list
+    plug-ins as ``prepserver_ops`` and ``prepserver_sources``, or of single objects, ``module:object``: a class with
+    ``__getitem__`` is a source, any other callable an op.
 
     Raises:
         PluginError: One cannot be imported, is not a plug-in, or has the same name as another.

@@ -76,11 +76,9 @@ class FloatOp(BatchOp[OpT]):
 
     @abstractmethod
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        """The changed images; the arguments stay as they are. torch.compile must be able to trace it in one graph.
+        """The changed images, (n, C, H, W) float32, by what `draw` gave, (n, width) float32; both arguments stay.
 
-        Args:
-            images: (n, C, H, W), float32.
-            drawn: What `draw` gave, (n, width), float32.
+        torch.compile must be able to trace it in one graph.
         """
 
 
@@ -91,10 +89,8 @@ class ByteOp(BatchOp[OpT]):
     def change(self, images: torch.Tensor, drawn: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
         """The changed images; the arguments stay as they are. It must not wait for the device.
 
-        Args:
-            images: (n, C, H, W), uint8, n at least 1.
-            drawn: What `draw` gave, (n, width), float32.
-            known: The same numbers in host memory.
+        `images` are (n, C, H, W), uint8, n at least 1. `drawn` is what `draw` gave, (n, width), float32, and `known`
+        has the same numbers in host memory.
         """
 
 

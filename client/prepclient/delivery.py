@@ -113,14 +113,10 @@ class Delivery(Generic[E]):
         return len(self._travelling)
 
     def submit(self, key: int, issue: Callable[[int], None]) -> None:
-        """Starts the copy of one batch.
+        """Starts the copy of one batch, by `issue`, which is given the number of a slot and queues the copies into it.
 
         It first waits for the slot's last copy, so that `issue` may write the slot's host staging. This blocks only if
-        the host runs more than `depth` steps ahead of the device.
-
-        Args:
-            key: The caller's name for the batch, which :meth:`poll` and :meth:`take` return.
-            issue: Queues the copies into the slot whose number it is given.
+        the host runs more than `depth` steps ahead of the device. :meth:`poll` and :meth:`take` return the `key`.
 
         Raises:
             RuntimeError: No room, or closed. If `issue` itself raises, part of a copy may be under way: the batch is
@@ -142,11 +138,8 @@ class Delivery(Generic[E]):
     def take(self, waited_ns: int = 0) -> tuple[int, int]:
         """Hands out the oldest batch: work that the consumer queues from now on runs after its copy.
 
-        Args:
-            waited_ns: For how long the device was idle because the batch's rows were missing; see `late_ns`.
-
-        Returns:
-            The batch's key and its slot, which stays untouched until :meth:`advance`.
+        Returns the batch's key and its slot, which stays untouched until :meth:`advance`. `waited_ns` says for how long
+        the device was idle because the batch's rows were missing; see `late_ns`.
 
         Raises:
             RuntimeError: None was submitted, or closed.

@@ -129,11 +129,9 @@ class DeviceCopier:
     ) -> None:
         """Starts the copy of one batch. The dense rows must not change until `delivery.poll` returns `key`.
 
-        Args:
-            key: Any number that names the batch.
-            dense: For each look and view the stored rows ``(n_i, *look.shape)``, in order; several parts if the batch
-                wraps around its ring or lies in two. A batch may be empty.
-            small: For each small field its parts ``(n_i,)``. They are copied before this returns.
+        `dense` has for each look and view the stored rows ``(n_i, *look.shape)``, in order; several parts if the batch
+        wraps around its ring or lies in two. A batch may be empty. `small` has for each small field its parts
+        ``(n_i,)``, which are copied before this returns.
 
         Raises:
             RuntimeError: No room, or closed. After any other error only :meth:`close` may be called.

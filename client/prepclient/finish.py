@@ -202,13 +202,11 @@ class Finisher:
         drawn: torch.Tensor | None = None,
         known: torch.Tensor | None = None,
     ) -> None:
-        """Computes the batch from its stored parts into `out`.
+        """Computes the batch from its stored parts into `out`, which comes from :meth:`empty`.
 
-        Args:
-            out: From :meth:`empty`, for as many images as the parts have together.
-            parts: Stored rows ``(n_i, *shape)`` in order; several if the batch wraps around its ring or lies in two.
-            drawn: The numbers that the ops drew, ``(n, width)``; needed if `width` is not 0.
-            known: The same numbers in host memory; None copies them from the device, and waits for it.
+        `parts` are stored rows ``(n_i, *shape)`` in order; several if the batch wraps around its ring or lies in two.
+        `drawn`, needed if `width` is not 0, are the numbers that the ops drew, ``(n, width)``, and `known` the same in
+        host memory; None copies them from the device, and waits for it.
         """
         if self.width:
             assert self.ops is not None

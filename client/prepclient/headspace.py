@@ -24,13 +24,11 @@ _HELD = 2  # batches; a GPU needs memory for this many more
 
 
 class Headspace:
-    """One measurement.
+    """One measurement, of `steps` steps on held batches; 0 measures nothing.
 
-    Args:
-        steps: Steps on held batches. They are compared with the same number of steps just before them; the ten steps
-            before those do not count. A short epoch may have fewer of both. 0 measures nothing.
-        device: Device of the batches. If it is the CPU, the loop is assumed to compute on the current GPU, if it uses
-            one.
+    They are compared with the same number of steps just before them; the ten steps before those do not count. A short
+    epoch may have fewer of both. If the `device` of the batches is the CPU, the loop is assumed to compute on the
+    current GPU, if it uses one.
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:

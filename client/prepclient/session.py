@@ -47,18 +47,12 @@ class Handed(NamedTuple):
 class Session:
     """The next batch, the rows that are ready, and the rows to release, of one attachment.
 
+    It begins at `position`, in the epoch with the number `epoch`, which began at `epoch_start`; from there on this rank
+    has already taken `rounds` batches. `totals` are those of earlier attachments.
+
     It keeps two positions in the sequence of batches. Those below `_ahead` were picked up: copied, being copied, or
     lent. Those below `handed` were received by the training loop; checkpoints hold this position. There are more than
     15 public members because most of them are one number of that sequence.
-
-    Args:
-        samples: Samples of the source.
-        epoch: Number of the epoch that begins at `epoch_start`.
-        epoch_start: Position at which it begins.
-        position: Position of the first batch, in that epoch.
-        shape: How samples are cut into batches.
-        rounds: Batches from `position` on that this rank has already taken.
-        totals: Totals of earlier attachments.
     """
 
     def __init__(

@@ -60,16 +60,11 @@ def key_of(rows: Rows) -> Key:
 
 
 def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]], list[str]]:
-    """The stays of a job in chains, one for each training, in the order of the log.
+    """The stays of a job in chains, one for each training, and an error for each record that contradicts others.
 
-    Two clients of one process may share a job's name, for training and validation: they read different rows, or exist
-    at the same time. A restarted script attaches a rank again with epoch 0 and without a checkpoint.
-
-    Args:
-        files: Records with their line numbers, the oldest file first.
-
-    Returns:
-        The chains, and an error for each record that contradicts others.
+    `files` has records with their line numbers, the oldest file first; chains are in the order of the log. Two clients
+    of one process may share a job's name, for training and validation: they read different rows, or exist at the same
+    time. A restarted script attaches a rank again with epoch 0 and without a checkpoint.
     """
     found: list[tuple[Key, list[Stay]]] = []
     wrong: list[str] = []

@@ -70,13 +70,9 @@ class _Page(StatsPage):
 class RowActor:
     """A remote worker.
 
-    Args:
-        expected: `build()` of the daemon's machine.
-        names: Plug-ins to load.
-        codes: Digests of the code of those plug-ins there.
-        urls: URLs below which it may read.
-        deadline_s: Longest time for one such read.
-        address: Where to listen; by default this machine's address in the cluster.
+    `expected` is `build()` of the daemon's machine. `names` are plug-ins to load, and `codes` the digests of their code
+    there. It reads from URLs below `urls` only, `deadline_s` at most for each read, and listens at `address`, by
+    default this machine's address in the cluster.
 
     Raises:
         OtherBuildError: Rows would differ.

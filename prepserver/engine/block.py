@@ -23,10 +23,7 @@ def runs(ring: Ring, position: int, count: int) -> Iterator[npt.NDArray[Any]]:
 
 
 class BlockRows(ArrayRows):
-    """Rows of one lane in the task that is being made.
-
-    Args:
-        fields: Of the lane.
+    """Rows of one lane, with these fields, in the task that is being made.
 
     Attributes:
         arrays: The rows of the current task by field, each of shape ``(count, *field.shape)``.

@@ -77,12 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class Bridge:
-    """The state that workers share.
+    """The state that workers share: the connected module `ray`, and the line to the daemon.
 
-    Args:
-        ray: The module, connected.
-        daemon: The line to the daemon.
-        settings: What `prepserver.engine.actor.RowActor` is made with.
+    `settings` is what `prepserver.engine.actor.RowActor` is made with.
     """
 
     def __init__(self, ray: Any, daemon: socket.socket, settings: tuple[Any, ...]) -> None:

@@ -15,11 +15,7 @@ from prepserver.worker.launch import ONE_THREAD
 
 
 def connect(address: str) -> Any:
-    """Connects to a cluster, and has Ray copy this package to its other machines; returns the module `ray`.
-
-    Args:
-        address: See `prepserver.config.Settings.ray_address`.
-    """
+    """Connects to a cluster (`Settings.ray_address`), and has Ray copy this package to its machines; returns `ray`."""
     # Ray would leave out what .gitignore names, such as the compiled kernels of a checkout.
     os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
     import ray

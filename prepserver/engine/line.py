@@ -43,10 +43,7 @@ class LineClosed(ConnectionError):
 
 
 class TcpListener:
-    """Waits for the bridge to connect.
-
-    Args:
-        host: The address of this machine in the cluster.
+    """Waits for the bridge to connect; `host` is the address of this machine in the cluster.
 
     Attributes:
         address: Host and port.
@@ -72,11 +69,7 @@ class TcpListener:
 
 
 class TcpLine:
-    """One end of a connection. One thread may send while another receives.
-
-    Args:
-        sock: Belongs to this object from now on.
-    """
+    """One end of a connection, which owns its socket. One thread may send while another receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)

@@ -76,14 +76,9 @@ class Sender:
 
 
 def measure(ray: Any, seconds: float) -> list[Node]:
-    """Measures each machine, and then all at once.
+    """Measures each machine for some seconds, and then all at once for as long; `ray` is the module, connected.
 
-    Args:
-        ray: The module, connected.
-        seconds: How long, for each machine and for all.
-
-    Returns:
-        The other machines with CPUs, and then those that answered, all together, if there are several.
+    Returns the other machines with CPUs, and then those that answered, all together, if there are several.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -32,14 +32,10 @@ _SLICE_BYTES = 16 << 20  # populated per system call
 
 
 class MemoryMap:
-    """Bytes [offset, offset + nbytes) of a segment, `copies` times in a row.
+    """Bytes [offset, offset + nbytes) of a segment, `copies` times in a row: 1, or 2 for a ring whose runs may wrap.
 
-    Args:
-        fd: The segment; may be closed afterwards.
-        offset: First byte, a multiple of the page size.
-        nbytes: Number of bytes; a multiple of the page size if `copies` is 2.
-        writable: False maps read-only: a write through any view is a SIGSEGV, by design.
-        copies: 1, or 2 for a ring whose runs may wrap. 1 by default.
+    `fd` may be closed afterwards. `offset` is a multiple of the page size; with 2 copies `nbytes` is one, too. Unless
+    `writable`, a write through any view is a SIGSEGV, by design.
 
     Attributes:
         address: Where the mapping starts in this process.

@@ -46,10 +46,8 @@ _DOMAIN = b"prepserver.ord1"
 class KeyedPermutation:
     """The permutation of range(n) that belongs to a key. Making one takes about 4 us.
 
-    Args:
-        n: Size of the domain, 1 .. 2**40. The bound keeps the bias of a 32-bit value modulo a radix of about sqrt(n)
-            below 1/4096.
-        *key: Integers in [0, 2**64), such as (purpose, seed, pass, block). Keys of different lengths are different.
+    `n` is 1 .. 2**40: the bound keeps the bias of a 32-bit value modulo a radix of about sqrt(n) below 1/4096. A key
+    has integers in [0, 2**64), such as (purpose, seed, pass, block); keys of different lengths are different.
     """
 
     __slots__ = ("_a", "_b", "_keys", "_table", "n")

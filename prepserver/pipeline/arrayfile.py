@@ -67,12 +67,10 @@ def headless_array(size: int, kind: Kind) -> StoredArray:
 
 
 def stored_arrays(path: str, file: IO[bytes], only: str = "") -> dict[str, StoredArray]:
-    """Return the arrays of a file by name; that of an .npy file has an empty name.
+    """Return the arrays of a seekable file by name; that of an .npy file has an empty name.
 
-    Args:
-        path: Its path, whose suffix decides the format.
-        file: The file, seekable.
-        only: The array that is wanted, if the file has one of that name: others in it may be unusable.
+    The suffix of `path` decides the format. `only` is the array that is wanted, if the file has one of that name:
+    others in it may be unusable.
 
     Raises:
         BadArrayError: It cannot be used.

@@ -42,10 +42,7 @@ class Starts(Protocol):
 def check_start(order: Starts, first: int, epoch: int) -> None:
     """Checks where a run may begin: an epoch from anywhere else would not have each sample once.
 
-    Args:
-        order: Of its samples.
-        first: Where epoch 0 begins, or would have begun.
-        epoch: The epoch that is to begin now, at ``first + epoch * order.n``.
+    Epoch 0 begins at `first`, or would have begun there; `epoch` is the one that is to begin now.
 
     Raises:
         ValueError: No epoch begins there; the text names the next place where one does.
@@ -166,14 +163,10 @@ class EpochPlan:
 
 
 class BatchLine:
-    """One rank's endless line of batches, epoch after epoch.
+    """One rank's endless line of batches of a source, epoch after epoch, cut by `shape`.
 
-    Args:
-        samples: Samples of the source.
-        shape: How they are cut.
-        epoch_start: Position at which the job's current epoch began.
-        position: The job's position in this epoch, epoch_start <= position < epoch_start + positions of the shard.
-        rounds: Batches from `position` on that this rank has had already.
+    The job's current epoch began at `epoch_start`, and the job is at `position` in it: epoch_start <= position <
+    epoch_start + positions of the shard. From there on this rank has had `rounds` batches already.
 
     Raises:
         ValueError: An epoch would have no batch, or the numbers contradict each other.

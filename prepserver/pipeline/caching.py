@@ -55,13 +55,11 @@ def holds_images(columns: Columns) -> bool:
 
 
 def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
-    """Return the cache that a job asks for.
+    """Return the cache that a job asks for; `pipeline` is what it makes of the samples.
 
-    Args:
-        cache: ``"encoded"``, ``"decoded"``, the absolute path of a folder, or ``""`` for none. A folder holds decoded
-            images if the head has an op that follows `Decode`, else encoded samples: whole images take five to ten
-            times the bytes of their files.
-        pipeline: What the job makes of the samples.
+    `cache` is ``"encoded"``, ``"decoded"``, the absolute path of a folder, or ``""`` for none. A folder holds decoded
+    images if the head has an op that follows `Decode`, else encoded samples: whole images take five to ten times the
+    bytes of their files.
 
     Raises:
         SpecError: There is no such cache for this pipeline.

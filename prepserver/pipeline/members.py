@@ -13,9 +13,7 @@ T = TypeVar("T")
 def members(package: ModuleType, base: type[T]) -> dict[str, type[T]]:
     """Return the classes that the modules of a package define, by name, in the order of their modules' names.
 
-    Args:
-        package: Each of its modules has one member, or none where its name begins with an underscore.
-        base: The class that members derive from.
+    Each module has one member, which derives from `base`, or none where its name begins with an underscore.
 
     Raises:
         ImportError: A module defines no member, or several; or two members have one name.

@@ -114,11 +114,8 @@ class Pipeline:
     def from_ops(cls, ops: Sequence[Op], views: int | range = 1, columns: Columns = IMAGES) -> Pipeline:
         """Build a pipeline; `Decode()` is added at the start if it is missing.
 
-        Args:
-            ops: The ops.
-            views: How often each sample is made, 1 (the default) to `MAX_VIEWS`, or the numbers of its views, a range
-                within the first `MAX_VIEWS`.
-            columns: What the source's samples hold; images and labels by default.
+        `views` says how often each sample is made, 1 (the default) to `MAX_VIEWS`, or is a range of the numbers of its
+        views, within the first `MAX_VIEWS`. `columns` are what the source's samples hold; images and labels by default.
 
         Raises:
             SpecError: An op cannot follow the one before it, rows would differ in shape, or `views` is out of range.

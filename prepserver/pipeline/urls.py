@@ -28,11 +28,8 @@ def is_url(path: str | bytes) -> bool:
 def canonical(field: str, value: str) -> str | None:
     """Return a URL in one spelling; None for a text that is no URL.
 
-    Scheme and host are in lower case, a usual port and a last slash are left out.
-
-    Args:
-        field: The parameter that an error blames.
-        value: Any text.
+    Scheme and host are in lower case, a usual port and a last slash are left out. An error blames the parameter
+    `field`.
 
     Raises:
         SpecError: It has a user, a password or a query, no bucket or host, or a path with ``..``.

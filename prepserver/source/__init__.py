@@ -63,12 +63,9 @@ def build_index(
 
 
 def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) -> Source:
-    """Open a dataset by its index: 0.1 ms for any number of samples. Damage inside the index shows when it is read.
+    """Open the dataset of a spec by the index that was built from it: 0.1 ms for any number of samples.
 
-    Args:
-        spec: The spec that the index was built from.
-        index_path: `Listing.path`.
-        roots: Where each file must lie; one that lies outside is a bad sample.
+    Damage inside the index shows when it is read. A file that lies outside `roots` is a bad sample.
 
     Raises:
         SourceError: The index is gone, damaged, or belongs to another dataset.

@@ -177,13 +177,10 @@ def read(path: Path) -> History:
 
 
 class HistoryFile:
-    """The run of a job, open for writing.
+    """The run of a job (see `History`), open for writing beside the job's log.
 
-    Args:
-        log: The job's log.
-        run: See `History`.
-        pid: Process of the rank that attached.
-        fresh: Whether that rank starts from the beginning: then it is a new run, unless its process was in the last.
+    `pid` is the process of the rank that attached. If that rank starts from the beginning, `fresh`, it is a new run,
+    unless its process was in the last.
 
     Raises:
         OSError: The file cannot be written; all methods raise it.

@@ -55,11 +55,9 @@ class WorkerStats:
 
 
 class StatsPage:
-    """A mapping of one page of counters.
+    """A mapping of one page of counters, from `create_page`; its descriptor may be closed afterwards.
 
-    Args:
-        fd: From `create_page`; may be closed afterwards.
-        writable: True in the worker, the only writer; the daemon's mapping cannot write.
+    It is writable in the worker, the only writer; the daemon's mapping cannot write.
 
     Raises:
         SegmentError: The descriptor is not such a page.

@@ -25,13 +25,7 @@ _VALUES: dict[str, Callable[[float], tones.Change]] = {
 
 
 class Changes:
-    """Changes and how strong they are.
-
-    Args:
-        scales: How strong.
-        interpolation: Of changes of shape.
-        fill: As `interpolation`.
-    """
+    """Changes, how strong they are, and how those of shape interpolate and fill."""
 
     def __init__(self, scales: Scales, interpolation: str, fill: tuple[float, ...]) -> None:
         self._scales = scales

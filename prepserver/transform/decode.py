@@ -63,9 +63,6 @@ class Encoded:
 
     Arrays from `clean` lie in a buffer that the next call, for any sample, overwrites.
 
-    Args:
-        data: The encoded bytes.
-
     Raises:
         BadSample: It is no image.
     """
@@ -113,12 +110,9 @@ class Encoded:
     def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8] | None:
         """Return the `part` of the stored image, (rows, columns, 3) RGB, by libjpeg at its strictest.
 
-        Args:
-            part: The part in pixels of the full size. With a scale, at least `LEAST` rows and columns.
-            scale: 1, 2, 4 or 8: the part is decoded at 1/scale, of which all its numbers are multiples.
-
-        Returns:
-            None if it is no usual JPEG or libjpeg complained: then `tolerant` decides.
+        `part` is in pixels of the full size. `scale` is 1, 2, 4 or 8: the part is decoded at 1/scale, of which all its
+        numbers are multiples, and beyond 1 has at least `LEAST` rows and columns. Returns None if it is no usual JPEG
+        or libjpeg complained: then `tolerant` decides.
         """
         data, header = self._data, self._header
         if header is None:
@@ -193,11 +187,7 @@ class Encoded:
 
 
 class Pixels(Encoded):
-    """As `Encoded`, of an image that its source gives as pixels.
-
-    Args:
-        pixels: uint8, (H, W, 3) RGB.
-    """
+    """As `Encoded`, of an image that its source gives as pixels: uint8, (H, W, 3) RGB."""
 
     __slots__ = ("_pixels",)
 

@@ -25,13 +25,10 @@ _BLOCK = 64
 
 
 class Displacements:
-    """How far from itself each pixel of a plane looks; computed on first use.
+    """How far from itself each pixel of a plane of `size`, (height, width), looks; computed on first use.
 
-    Args:
-        key: Of the noise.
-        size: (height, width) of the plane.
-        alpha: Strength in x and in y, as torchvision counts it.
-        sigma: Standard deviation of the smoothing in x and in y, in pixels.
+    `key` is that of the noise. `alpha` is the strength in x and in y, as torchvision counts it, and `sigma` the
+    standard deviation of the smoothing in x and in y, in pixels.
     """
 
     def __init__(self, key: int, size: Size, alpha: tuple[float, ...], sigma: tuple[float, ...]) -> None:

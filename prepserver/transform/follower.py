@@ -14,11 +14,7 @@ from prepserver.transform.stage import Array, Box
 class Follower(ABC):
     """One sample's value of a column that lies on an image's plane; opened once for all lanes and views.
 
-    Values for each box follow with the boxes.
-
-    Args:
-        values: What the source gives, by column.
-        kinds: What it declares, by column.
+    It is made from what the source gives and declares, by column. Values for each box follow with the boxes.
 
     Raises:
         BadSample: A value cannot be.
@@ -37,22 +33,16 @@ class Follower(ABC):
     @classmethod
     @abstractmethod
     def joined(cls, parts: Sequence[Mapping[str, Any]], canvas: Size, places: Sequence[Box]) -> dict[str, Any]:
-        """Return the values of several planes side by side on a canvas.
+        """Return the values of several planes side by side on a canvas, (height, width) in pixels, at their `places`.
 
-        Args:
-            parts: What `moved` returns for each.
-            canvas: (height, width) in pixels.
-            places: Where each plane lies on it.
+        `parts` has what `moved` returns for each.
         """
 
     @abstractmethod
     def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
-        """Write the values after the moves to a row.
+        """Write the values after the moves to a row; `size` is the (height, width) of the plane before them, in pixels.
 
-        Args:
-            size: (height, width) in pixels of the plane before the moves.
-            moves: In order.
-            outs: By column, with the fields' shapes and dtypes.
+        `outs` has by column what to write to, with the fields' shapes and dtypes.
 
         Raises:
             BadSample: The value cannot be decoded.

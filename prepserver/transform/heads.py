@@ -21,15 +21,11 @@ def after_head(
 ) -> dict[str, Any] | None:
     """Return a record with its images and masks as the head leaves them: what a cache holds.
 
-    Args:
-        maker: Of a pipeline with this head.
-        count: Stages of the head.
-        record: As its source gives it.
-        fits: Returns whether the cache has room for a number of bytes; called before anything is decoded.
+    `maker` is of a pipeline with this head, which has `count` stages. `fits` says whether the cache has room for a
+    number of bytes, and is called before anything is decoded.
 
-    Returns:
-        None if it does not fit, or if rows from the cache would differ from rows made without it: an image that is
-        decoded at a smaller scale, or a damaged JPEG, whose rows above the damage are read as usual.
+    Returns None if it does not fit, or if rows from the cache would differ from rows made without it: an image that is
+    decoded at a smaller scale, or a damaged JPEG, whose rows above the damage are read as usual.
 
     Raises:
         BadSample: The sample is bad for every pipeline with this head.

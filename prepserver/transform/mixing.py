@@ -23,13 +23,7 @@ from prepserver.transform.stage import Array, Drawn, Draws, Mix, MixStage, Part,
 
 
 class PartMaker(RowMaker):
-    """Makes the parts of one view: what the ops up to the one that mixes leave of a sample.
-
-    Args:
-        pipeline: One with an op that mixes.
-        view: Which of its views.
-        begin: As for `RowMaker`.
-    """
+    """Makes the parts of one view, as `RowMaker`: what the ops up to the one that mixes leave of a sample."""
 
     def __init__(self, pipeline: Pipeline, view: int, begin: int) -> None:
         super().__init__(pipeline, view, begin)

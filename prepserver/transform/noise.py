@@ -14,11 +14,7 @@ from prepserver.transform.stage import Array
 
 
 class Noise:
-    """An endless sequence of random values.
-
-    Args:
-        key: From `Draws.key`.
-    """
+    """An endless sequence of random values, from `Draws.key`."""
 
     def __init__(self, key: int) -> None:
         self._words = np.random.Philox(key=key)

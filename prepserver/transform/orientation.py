@@ -30,8 +30,7 @@ _TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
 def from_exif(block: bytes) -> int:
     """Return the orientation, 1 to 8, of a block of EXIF data; 1 if it has none or is broken.
 
-    Args:
-        block: A TIFF header and its first directory, which follow the six bytes of the word Exif in the segment.
+    The block is a TIFF header and its first directory, which follow the six bytes of the word Exif in the segment.
     """
     order = {b"II": "<", b"MM": ">"}.get(block[:2])
     if order is None or len(block) < 8:

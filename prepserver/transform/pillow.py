@@ -76,9 +76,6 @@ class PillowImage:
     It is decoded at most once, because a failed load must not be repeated: Pillow raises the first time, and returns
     the pixels that it had by then the second time.
 
-    Args:
-        data: The encoded bytes.
-
     Raises:
         BadSample: It is not an image of a known format.
     """

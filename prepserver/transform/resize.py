@@ -27,14 +27,9 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 def resize(image: Array, into: Array | None, size: tuple[int, int], interpolation: str, mirror: bool = False) -> Array:
     """Return `image`, (H, W, C) uint8 with any positive strides, resized to `size` (height, width).
 
-    An image that already has this size is returned as it is, as in torchvision.
-
-    Args:
-        image: The pixels; may be a view of a part.
-        into: (height, width, C) uint8 for the result, not overlapping `image`; None for a new array.
-        size: (height, width) of the result.
-        interpolation: "bilinear" or "bicubic".
-        mirror: Flip the result horizontally.
+    An image that already has this size is returned as it is, as in torchvision. `into` is (height, width, C) uint8 for
+    the result, not overlapping `image`; None for a new array. `interpolation` is "bilinear" or "bicubic"; `mirror`
+    flips the result horizontally.
     """
     height, width, channels = image.shape
     if (height, width) == size:

@@ -60,10 +60,8 @@ class ImageColumn(NamedTuple):
 class RowMaker:
     """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw, and changed values.
 
-    Args:
-        pipeline: The pipeline.
-        view: Which of the pipeline's views, counted from 0.
-        begin: Stages that are done already: images and masks come as these leave them, from a cache.
+    Views count from 0. The stages before `begin` are done already: images and masks come as these leave them, from a
+    cache.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0, begin: int = 0) -> None:
@@ -162,15 +160,10 @@ class RowMaker:
         self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None,
         column: ImageColumn | None = None,
     ) -> Plan:  # fmt: skip
-        """Draw the random parameters for an upright image of `height` x `width`.
+        """Draw the random parameters, which depend on `key`, for an upright image of `height` x `width` pixels.
 
-        Args:
-            height: In pixels.
-            width: In pixels.
-            key: What the random numbers depend on.
-            objects: The sample's boxes, for a maker with `boxes`.
-            end: Plan only the stages before this one.
-            column: Plan only the stages of this image; None for what lies on one plane.
+        `objects` are the sample's boxes, for a maker with `boxes`. Only the stages before `end` are planned, and only
+        those of the image `column`, if it is not None: that stands for what lies on one plane.
 
         Raises:
             BadSample: The image is too large, or too small for an op.
@@ -214,14 +207,9 @@ class RowMaker:
         return stage.draw(*size, draws) if objects is None else stage.draw_by(objects, draws)
 
     def follow(self, number: int, follower: Follower, size: Size, plan: Plan, outs: Sequence[Array]) -> None:
-        """Carry out the plan for one of `followers`.
+        """Carry out a sample's plan for the follower with this number among `followers`.
 
-        Args:
-            number: Its place there.
-            follower: A sample's value.
-            size: (height, width) of the plane before the plan.
-            plan: From `plan`, for this sample.
-            outs: The rows of the maker's fields.
+        `size` is the (height, width) of the plane before the plan, and `outs` are the rows of the maker's fields.
 
         Raises:
             BadSample: The value cannot be decoded.
@@ -229,14 +217,10 @@ class RowMaker:
         follower.make(size, plan.moves, {name: outs[out] for name, out in self.followers[number].outs})
 
     def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
-        """Carry out the plan for one image.
+        """Carry out the plan for one image: of `images`, by default the first one.
 
-        Args:
-            plan: From `plan`, for this image.
-            image: `plan.part` of the upright image: uint8 RGB of that height and width, or of these over
-                `plan.scale`. Not written to.
-            out: The row: an array of the column's shape and dtype.
-            column: Of `images`; None for the first one.
+        `image` is `plan.part` of the upright image: uint8 RGB of that height and width, or of these over `plan.scale`.
+        It is not written to. `out` is the row: an array of the column's shape and dtype.
 
         Raises:
             ValueError: `out` is of another shape or dtype.
@@ -273,12 +257,9 @@ class RowMaker:
     def make_block(
         self, samples: Sequence[Mapping[str, Any]], keys: Sequence[SampleKey], outs: Sequence[Sequence[Array]]
     ) -> None:
-        """Make all `values` of some samples, the same of each as if it were alone.
+        """Make all `values` of some samples, as their source gives them, the same of each as if it were alone.
 
-        Args:
-            samples: As their source gives them.
-            keys: What the random numbers of each depend on.
-            outs: The rows of the maker's fields, for each.
+        `keys` are what the random numbers of each depend on, and `outs` the rows of the maker's fields for each.
 
         Raises:
             BadSample: An op cannot use a value of at least one.

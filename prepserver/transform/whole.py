@@ -29,14 +29,9 @@ _DECODED = (np.ndarray, StoredPixels)
 
 
 class WholeCrop:
-    """Makes the image of rows of one view of a pipeline.
+    """Makes the image of rows of one view of a pipeline whose first op after `Decode` is `crop`.
 
-    Args:
-        crop: The first op after `Decode`.
-        flip: The horizontal flip after it, and its place; None without one.
-        boxes: Stages that change boxes.
-        pipeline: The pipeline.
-        view: The number of the view.
+    `flip` is the horizontal flip after it, and its place; None without one. `boxes` are the stages that change boxes.
     """
 
     __slots__ = ("_flip", "_flips", "_moves", "_place", "_recipe", "_view")

@@ -11,16 +11,11 @@ from prepserver.transform.stage import Array
 def window(
     image: Array, into: Array | None, box: tuple[int, int, int, int], mode: str, fill: tuple[float, ...]
 ) -> Array:
-    """Return the part `box` of `image` as if the image continued beyond its edges.
+    """Return the part `box` of `image`, (H, W, C), as if the image continued beyond its edges.
 
-    A part inside the image is a view, at no cost.
-
-    Args:
-        image: (H, W, C).
-        into: (height, width, C) to write to if a part is not a view; None for a new array.
-        box: (top, left, height, width) in pixels; top and left may be negative.
-        mode: "constant", "edge", "reflect" or "symmetric".
-        fill: Value of constant padding, one for all channels or one for each.
+    `box` is (top, left, height, width) in pixels; top and left may be negative. A part inside the image is a view, at
+    no cost; any other is written to `into`, (height, width, C), or to a new array. `mode` is "constant", "edge",
+    "reflect" or "symmetric", and `fill` the value of constant padding, one for all channels or one for each.
     """
     top, left, height, width = box
     full = image.shape[:2]

@@ -86,14 +86,11 @@ def every(
 def search(
     measured: Measured, most: int, forms: Sequence[tuple[str, bool]], prefetches: Sequence[int], wanted_per_s: float
 ) -> Iterator[Point]:
-    """The points that lead to a good one.
+    """The points that lead to a good one, with `most` cores at most.
 
-    Args:
-        measured: The caller appends the result of each point before it asks for the next one.
-        most: Cores.
-        forms: Cache and packing to try, the user's present ones first.
-        prefetches: Prefetch to try, the default first.
-        wanted_per_s: Images/s that the loop can take; infinity for no limit.
+    The caller appends the result of each point to `measured` before it asks for the next one. `forms` are cache and
+    packing to try, the user's present ones first, and `prefetches` those to try, the default first. `wanted_per_s` is
+    the images/s that the loop can take; infinity for no limit.
     """
     steps = ladder(most)
     fallen = 0

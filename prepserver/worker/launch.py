@@ -95,10 +95,8 @@ Event = ZygoteReady | ChildSpawned | ChildExited | ZygoteGone
 class Zygote:
     """Starts processes and reports their ends. One owner thread: the main thread.
 
-    Args:
-        prepare: The first message that it gets.
-        name: Its name in logs and errors.
-        program: Its module: `prepserver.worker.zygote`, or another one that speaks the same protocol.
+    `prepare` is the first message that it gets, and `name` its name in logs and errors. `program` is its module:
+    `prepserver.worker.zygote`, or another one that speaks the same protocol.
     """
 
     def __init__(
@@ -258,11 +256,9 @@ class Zygote:
         return ZygoteGone(reason, children)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S, lifeline_fd: int = -1) -> None:
-        """Waits until the zygote is up. `receive` returns other events that arrive meanwhile.
+        """Waits up to `timeout_s` until the zygote is up. `receive` returns other events that arrive meanwhile.
 
-        Args:
-            timeout_s: Longest wait.
-            lifeline_fd: Pidfd of the process that the caller must not outlive; -1 if there is none.
+        `lifeline_fd` is a pidfd of the process that the caller must not outlive; -1 if there is none.
 
         Raises:
             ZygoteError: It ended, or was not up in time, or the process of `lifeline_fd` has ended.

@@ -125,14 +125,10 @@ def _equalize(images: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 
 class Warps:
-    """The change that sees images of one size through matrices.
+    """The change that sees images of one `size`, (height, width), through matrices, one for each variant.
 
-    Args:
-        matrices: One for each variant.
-        interpolation: "nearest" or "bilinear".
-        fill: Value of pixels that show no point of the image: one for all channels, or one for each.
-        size: (height, width) of the images.
-        device: Device of the images.
+    `interpolation` is "nearest" or "bilinear". `fill` is the value of pixels that show no point of the image: one for
+    all channels, or one for each.
     """
 
     def __init__(

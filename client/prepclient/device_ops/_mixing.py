@@ -88,12 +88,9 @@ class MixingOnBatch(FloatOp[OpT]):
 
 
 class SoftLabels:
-    """Turns labels into weights of classes.
+    """Turns the labels of a column into weights of classes.
 
-    Args:
-        column: The column of labels.
-        num_classes: Number of classes.
-        places: Indices, in order, of the numbers drawn per row that are the weight of a row's own label.
+    `places` are the indices, in order, of the numbers drawn per row that are the weight of a row's own label.
     """
 
     def __init__(self, column: str, num_classes: int, places: Sequence[int]) -> None:

@@ -68,11 +68,7 @@ class Cropped(ctypes.Array[ctypes.c_int32]):
 
 
 class Kernels:
-    """The compiled kernels.
-
-    Args:
-        library: The shared library, loaded by `functions.load`, and bound.
-    """
+    """The compiled kernels of a shared library, which `functions.load` has loaded, and which is bound."""
 
     __slots__ = ("_c", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors")
     own_entropy: bool  # whether Huffman decoding is ours or libjpeg's, in the whole process
@@ -140,19 +136,11 @@ class Kernels:
     def region(
         self, data: bytes, header: JpegHeader, needed: Extent, part: Box, buffer: npt.NDArray[np.uint8], scale: int = 1
     ) -> npt.NDArray[np.uint8] | None:
-        """Decode a rectangle of a JPEG.
+        """Decode a rectangle of a JPEG, not empty and within the image, in pixels at 1/`scale`: 1, 2, 4 or 8.
 
-        Args:
-            data: The file.
-            header: Its header.
-            needed: The extent that `part` needs.
-            part: The rectangle, not empty and within the image, in pixels at 1/scale.
-            buffer: Contiguous, at least (rows + 1) * pitch_of(columns) * 3 bytes.
-            scale: 1, 2, 4 or 8.
-
-        Returns:
-            The pixels, (rows, columns, 3) RGB as stored: a view of `buffer`. None if libjpeg complains or the file is
-            of another kind; the buffer may then hold anything.
+        `needed` is the extent that `part` needs. `buffer` is contiguous, at least (rows + 1) * pitch_of(columns) * 3
+        bytes. Returns the pixels, (rows, columns, 3) RGB as stored: a view of `buffer`. None if libjpeg complains or
+        the file is of another kind; the buffer may then hold anything.
         """
         top, left, bottom, right = part
         pitch = pitch_of(right - left)
@@ -205,13 +193,9 @@ class Kernels:
     ) -> Cropped | None:
         """Make a whole row: header, random crop, decode, resize and flip; return what it shows, None if it is not made.
 
-        Args:
-            data: The JPEG, plain or indexed.
-            recipe: The crop.
-            words: 64 random bytes, those that the crop's stage draws.
-            mirror: Flip the result horizontally.
-            buffer: Contiguous, for pixels on the way; if it is too small, the row is not made.
-            into: The row, contiguous, (recipe.height, recipe.width, 3) uint8; holds anything if it was not made.
+        `words` are 64 random bytes, those that the crop's stage draws; `mirror` flips the result horizontally. `buffer`
+        is contiguous, for pixels on the way; if it is too small, the row is not made. `into` is the row, contiguous,
+        (recipe.height, recipe.width, 3) uint8; it holds anything if it was not made.
         """
         if not self.resizes or len(words) != 64 or not _is_row(into, (recipe.height, recipe.width, 3)):
             return None
@@ -283,14 +267,9 @@ class Kernels:
         return bool(done == 1)
 
     def rewrite(self, data: bytes, interval: int) -> bytes | None:
-        """Move the coefficients of a JPEG into one sequential scan; no pixel changes.
+        """Move the coefficients of a JPEG into one sequential scan with `interval` MCUs between two restart markers.
 
-        Args:
-            data: The JPEG.
-            interval: MCUs between two restart markers.
-
-        Returns:
-            None if libjpeg finds fault with it.
+        No pixel changes. Returns None if libjpeg finds fault with it.
         """
         made = ctypes.c_void_p()
         nbytes = self._c.prep_rewrite(data, len(data), interval, ctypes.addressof(made))
