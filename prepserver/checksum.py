@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 
 _LIBRARY = Path(__file__).parent / "transform" / "native" / "_native.so"
-_LEAST_BYTES = 4096
-"""Below this size, zlib takes less time than a call of the kernel."""
+_LEAST_BYTES = 4096  # below this size, zlib takes less time than a call of the kernel
 
 
 def crc32(data: bytes, start: int = 0, before: int = 0) -> int:

@@ -56,8 +56,7 @@ _loaded: dict[tuple[Role, str], Loaded] = {}
 _replaced: dict[tuple[Role, str, str], Loaded] = {}
 """By code: those whose module was reloaded. A notebook's older clients still use them."""
 
-_importing = ContextVar("_importing", default=False)
-"""Whether `load` imports the code that runs."""
+_importing = ContextVar("_importing", default=False)  # whether `load` imports the code that runs
 
 
 def load(names: Sequence[str]) -> list[Loaded]:

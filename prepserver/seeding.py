@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-_outer = threading.local()
-"""`is_kept` is true in a thread within a `kept`."""
+_outer = threading.local()  # `is_kept` is true in a thread within a `kept`
 
 
 @contextlib.contextmanager

@@ -153,8 +153,7 @@ class Feed:
         _closed.add(self.rows)
 
 
-_closed: weakref.WeakSet[RingChain] = weakref.WeakSet()
-"""Rings of closed feeds that something still refers to."""
+_closed: weakref.WeakSet[RingChain] = weakref.WeakSet()  # rings of closed feeds that something still refers to
 
 
 def free_closed_rings() -> None:

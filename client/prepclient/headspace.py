@@ -17,8 +17,7 @@ from prepclient.session import Totals
 
 log = logging.getLogger("prepclient")
 
-_WARM_STEPS = 10
-"""Steps that are not counted, because they compile, choose kernels and fill caches."""
+_WARM_STEPS = 10  # steps that are not counted, because they compile, choose kernels and fill caches
 
 _HELD = 2  # batches; a GPU needs memory for this many more
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 KEPT_S = 600.0
 """How long an unused cache is kept: long enough for the next run of a script, or the next validation."""
 
-_SHORT = 16
-"""Memory is short if less than this fraction of the budget (1 / `_SHORT`) is free."""
+_SHORT = 16  # memory is short if less than this fraction of the budget (1 / `_SHORT`) is free
 
 
 class Use(NamedTuple):

@@ -25,10 +25,8 @@ from prepserver.pack.transcode import Transcoded
 _TASK = struct.Struct("<Q")
 # Sample, whether there is a record, bytes read, bytes of the text, bytes of the record.
 _ANSWER = struct.Struct("<Q?QII")
-_AHEAD = 2
-"""Samples queued per process, so that it never waits for the next one."""
-_WINDOW = 16
-"""Results per process that may wait for an earlier, slower sample."""
+_AHEAD = 2  # samples queued per process, so that it never waits for the next one
+_WINDOW = 16  # results per process that may wait for an earlier, slower sample
 
 
 class UnreadableError(Exception):

@@ -37,8 +37,7 @@ from prepserver.source.packed_values import to_bytes
 from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, columns_of, kinds_of, open_index
 
 _SETTINGS = ("transcoder", "segment_mcus", "quality", "max_side", "form", "pixels", "side")
-_NAMED_AT_MOST = 20
-"""At most this many skipped files, and as many damaged ones, are named in a run."""
+_NAMED_AT_MOST = 20  # at most this many skipped files, and as many damaged ones, are named in a run
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ OpLike = Op | Mapping[str, Any]
 Ops = Sequence[OpLike]
 
 MAX_INNER = 32
-_MAX_DEPTH = 2
-"""Limit on ops within ops: messages bound the depth of their values."""
+_MAX_DEPTH = 2  # limit on ops within ops: messages bound the depth of their values
 
 
 def inner(field: str, value: object) -> Op:

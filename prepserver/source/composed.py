@@ -34,13 +34,11 @@ from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.storage.remote import RemoteError
 
-_VERSION = 1
-"""Raise it when a map or a choice of samples changes: another listing is another stream."""
+_VERSION = 1  # raise it when a map or a choice of samples changes: another listing is another stream
 
 _PICKED = "picked"
 
-_AT_ONCE = 256
-"""Samples whose reads begin together while a listing reads them."""
+_AT_ONCE = 256  # samples whose reads begin together while a listing reads them
 
 Tables = list[list[int] | None]
 

@@ -40,8 +40,7 @@ downloaded twice."""
 
 _SPAN_BYTES = 1 << 20
 _STEP_BYTES = 16 << 20
-_SPANS_KEPT_BYTES = 16 << 20
-"""Most bytes of unpacked spans that a source keeps; it always keeps the latest one."""
+_SPANS_KEPT_BYTES = 16 << 20  # most bytes of unpacked spans that a source keeps; it always keeps the latest one
 
 # Points in indexed_gzip's form, a file that its C library writes: a head, a table, and 32 KiB for most of them.
 _HEAD = struct.Struct("<31sI")

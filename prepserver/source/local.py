@@ -21,8 +21,7 @@ from prepserver.source.roots import Roots, open_below
 from prepserver.source.samples import read_regular_file
 from prepserver.source.storage.threads import Call, Threads
 
-_JUDGED = 64
-"""Reads that are judged together: they are slow if a quarter of them is."""
+_JUDGED = 64  # reads that are judged together: they are slow if a quarter of them is
 
 _LASTING = 128 * _JUDGED
 """Reads until they are judged again. Bytes that were asked for early come fast, so they are judged without."""

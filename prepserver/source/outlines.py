@@ -18,8 +18,7 @@ from prepserver.source.errors import library
 
 _COUNTS = re.compile("(?:[P-o]{0,6}+[0-O])++")
 """Compressed run lengths: if the last number has no end, pycocotools reads past the text, and writes what it finds."""
-_MOST = 255
-"""Most objects that a mask of uint8 can number."""
+_MOST = 255  # most objects that a mask of uint8 can number
 
 
 class BadOutline(Exception):

@@ -30,8 +30,7 @@ _COARSEST_TIME_NS = 2 * 10**9
 MAX_SAMPLES = 1 << 40
 """Of a source: orders and messages take no more."""
 
-_AT_ONCE = 8
-"""Files that are listed in parallel."""
+_AT_ONCE = 8  # files that are listed in parallel
 
 Sections = dict[str, memoryview]
 """Bytes of an index, by name."""

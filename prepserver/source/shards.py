@@ -42,8 +42,7 @@ class Shards:
     """
 
     wants = False
-    _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()
-    """Descriptors by dataset and shard."""
+    _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()  # descriptors by dataset and shard
 
     def __init__(
         self, paths: Sequence[str], sizes: Sequence[int], roots: Roots, versions: Sequence[int] | None = None

@@ -19,8 +19,7 @@ from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, is_path, remote_bytes
 from prepserver.source.storage import remote
 
-_AHEAD = 4 * remote.IN_FLIGHT
-"""How many lines are remembered from `prefetch` to `read`."""
+_AHEAD = 4 * remote.IN_FLIGHT  # how many lines are remembered from `prefetch` to `read`
 
 
 class TableSource(LinesSource):

@@ -21,8 +21,7 @@ from prepserver.source.storage.remote_files import Entry
 # torchvision.datasets.folder.IMG_EXTENSIONS and .gif; compared in lower case.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
-_AT_ONCE = 16
-"""Class folders of a bucket that are listed in parallel: a store gives 1000 names for a request."""
+_AT_ONCE = 16  # class folders of a bucket that are listed in parallel: a store gives 1000 names for a request
 
 
 Folder = tuple[str, list[str], list[tuple[int, int]]]

@@ -69,8 +69,7 @@ def _more_workers(more: int, facts: Facts) -> str:
     return f"start {more} more worker{'s' if more > 1 else ''}{idle}: {up_to(facts, faster)}"
 
 
-_SAVES = {"encoded": ("read",), "decoded": ("read", "decode")}
-"""The stages that a cached sample skips."""
+_SAVES = {"encoded": ("read",), "decoded": ("read", "decode")}  # the stages that a cached sample skips
 
 
 def _larger(cache: FullCache, saved: float, facts: Facts) -> str:

@@ -17,11 +17,9 @@ from prepserver.transform.stage import Array
 from prepserver.transform.warp import sampled
 from prepserver.transform.window import mirrored
 
-_ONE = 1 << 20
-"""The sum of a kernel's weights."""
+_ONE = 1 << 20  # the sum of a kernel's weights
 
-_BLOCK = 64
-"""Places of a line that are smoothed by one matrix."""
+_BLOCK = 64  # places of a line that are smoothed by one matrix
 
 
 class Displacements:

@@ -17,8 +17,7 @@ from prepserver.transform.stage import Array, Drawn, Draws, OpT, Stage
 Pairs = tuple[tuple[int, int], ...]
 
 _ZERO = np.float32(0)
-_CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
-"""Places of x and y in a box."""
+_CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])  # places of x and y in a box
 
 
 @dataclass(slots=True)

@@ -48,8 +48,7 @@ _ORIENTATION_TAG = 0x0112
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
 _USUAL_TILE_PIXELS = 1 << 20
 """Tiles of a TIFF up to this size are allowed in an image of any size; most are 256 x 256."""
-_WEBP_PIXEL_BYTES = 12
-"""Memory that libwebp takes to decode: two canvases with alpha, and a frame."""
+_WEBP_PIXEL_BYTES = 12  # memory that libwebp takes to decode: two canvases with alpha, and a frame
 
 _LIBTIFF = re.compile(r"/\S*libtiff[^/\s]*\.so[^/\s]*$", re.MULTILINE)
 

@@ -20,8 +20,7 @@ Change = Callable[[Array], Array]
 _BAND_VALUES = 1 << 16
 """Values that are computed at once: a quarter of a megabyte of floats, which stay in the cache."""
 
-_NEGLIGIBLE = 1e-3
-"""Tails of a Gaussian kernel that together add fewer levels than this are left out."""
+_NEGLIGIBLE = 1e-3  # tails of a Gaussian kernel that together add fewer levels than this are left out
 
 
 def invert(image: Array) -> Array:

@@ -17,8 +17,7 @@ from prepserver.transform.moves import Warp
 from prepserver.transform.native import kernels
 from prepserver.transform.stage import Array, Drawn
 
-_BAND_PIXELS = 1 << 16
-"""Pixels made at once: each takes some 100 bytes on the way."""
+_BAND_PIXELS = 1 << 16  # pixels made at once: each takes some 100 bytes on the way
 
 Shown = Callable[[int, int], tuple[Array, Array]]
 """From the first of some rows of a result and their number to x and y of the points that their pixels show."""

@@ -45,8 +45,7 @@ from prepserver.worker.streams import Lane, Stream
 _COLLECT_IDLE, _COLLECT_BUSY = 16, 256
 """Tasks between two runs of the garbage collector: in a pause, and without pauses."""
 
-_REASONS_BYTES = MAX_MESSAGE_BYTES // 2
-"""For all reasons in one `Filled` message; the rest is for its numbers."""
+_REASONS_BYTES = MAX_MESSAGE_BYTES // 2  # for all reasons in one `Filled` message; the rest is for its numbers
 
 
 def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> int:

@@ -34,8 +34,7 @@ from prepserver.source.shards import open_shards
 from prepserver.source.storage import File, open_file, stream
 
 _LOOKS = 64
-_LOOK_BYTES = 4096
-"""The digest of the content covers this many pieces of each array, of `_LOOK_BYTES` each."""
+_LOOK_BYTES = 4096  # the digest of the content covers this many pieces of each array, of `_LOOK_BYTES` each
 
 _STEP_BYTES = 1 << 24
 

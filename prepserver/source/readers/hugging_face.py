@@ -36,8 +36,7 @@ _DTYPES = {name: name for name in (*_INTEGERS, "uint64")} | {
 """Numbers, by Arrow's names."""
 _LISTS = ("list<", "large_list<", "fixed_size_list<")
 
-_WHOLE = threading.Lock()
-"""A whole object is in memory while it is listed, so objects are listed one at a time."""
+_WHOLE = threading.Lock()  # a whole object is in memory while it is listed, so objects are listed one at a time
 
 
 class HuggingFaceSource(RangesSource):

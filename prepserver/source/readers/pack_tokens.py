@@ -30,8 +30,7 @@ from prepserver.source.samples import Record, Source, read_regular_file
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 256
-"""Texts that are tokenised in one call while tokens are counted."""
+_AT_ONCE = 256  # texts that are tokenised in one call while tokens are counted
 
 _PIECE = np.dtype([("text", "<u8"), ("begin", "<u4"), ("end", "<u4")])
 

@@ -53,8 +53,7 @@ INDEX_PATTERN = "index-*.packed"
 PLAN_NAME = "pack.json"
 SHARD_PATTERN = "shard-*.packed"
 
-_MORE = "IQII"
-"""The further numbers of each sample in its `FileTableSource`: see `PackedSource`."""
+_MORE = "IQII"  # the further numbers of each sample in its `FileTableSource`: see `PackedSource`
 
 _AGAIN = "run the same prepserver pack again to rebuild it from the shards"
 

@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _SMALL_BYTES = 4096
-_BLOCK_BYTES = 1 << 16
-"""Small records are listed in blocks; of larger ones only the heads are read."""
+_BLOCK_BYTES = 1 << 16  # small records are listed in blocks; of larger ones only the heads are read
 
 _FOUND_EVERY = 1024
 _NO_NUMBERS = (), None, -1

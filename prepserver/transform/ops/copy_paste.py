@@ -9,8 +9,7 @@ from prepserver.pipeline.kinds import Boxes, Mask
 from prepserver.pipeline.ops.copy_paste import CopyPaste
 from prepserver.transform.stage import Array, Drawn, Draws, Follow, Mix, MixStage, Part
 
-_NUMBERS = 256
-"""Values that a pixel of a mask can have: 0 for no object, or the number of an object."""
+_NUMBERS = 256  # values that a pixel of a mask can have: 0 for no object, or the number of an object
 
 
 class CopyPasteStage(MixStage[CopyPaste]):
