@@ -134,11 +134,7 @@ def codes() -> Codes:
 
 
 def find(role: Role, name: str, code: str) -> Any:
-    """The function of a plug-in.
-
-    Raises:
-        PluginError: It is not loaded in this process, or its code differs from that of the spec.
-    """
+    """The function of a plug-in; raises `PluginError` if it is not loaded here, or its code is not that of the spec."""
     each = _replaced.get((role, name, code)) or _loaded.get((role, name))
     if each is None:
         raise PluginError(f"{role} plug-in {name!r} is not loaded in this process: name it with --plugin")

@@ -131,11 +131,7 @@ class Attachment:
         self.spec = spec  # after that: a client with several ranks keeps them
 
     def come(self) -> Session:
-        """Attaches unless attached.
-
-        Raises:
-            PrepClientError: It cannot attach.
-        """
+        """Attaches unless attached; raises `PrepClientError` if it cannot."""
         if self.session is None:
             try:
                 self._attach()

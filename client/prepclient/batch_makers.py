@@ -247,11 +247,7 @@ class BatchMakers:
         self._copier: DeviceCopier | None = None
 
     def map_rows(self) -> Callable[[int, RingLayout], MappedRing] | None:
-        """The function that maps rings for the device; None for the CPU.
-
-        Raises:
-            DeviceUnavailable: No such device.
-        """
+        """What maps rings for the device, None for the CPU; raises `DeviceUnavailable` if there is no such device."""
         if self.device.type == "cpu":
             return None
         if self._copier is None or not self._copier.reset():

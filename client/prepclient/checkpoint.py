@@ -40,11 +40,7 @@ def state_of(
 
 
 def read_state(state: object, digest: str) -> tuple[ResumePoint, int | None, ListingIdentity | None, str]:
-    """The place, `began`, the listing and the device ops of a state; see `state_of`.
-
-    Raises:
-        InvalidSpec: `state` is no such state, or is of another stream.
-    """
+    """The place, `began`, listing and device ops of a `state_of`; raises `InvalidSpec` if it is none of this stream."""
     names = {"version", "spec", "epoch", "epoch_start", "position"}
     # states of old releases lack "source" and "start"
     others = {"source", "start", "device_ops"}

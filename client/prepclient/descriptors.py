@@ -16,11 +16,7 @@ The rest is for files that are open for a moment, such as those of imports, and 
 
 
 def check_descriptors() -> None:
-    """Checks, before a client opens anything, that enough descriptors are free.
-
-    Raises:
-        TooFewDescriptors: They are not.
-    """
+    """Raises `TooFewDescriptors`, before a client opens anything, unless enough descriptors are free."""
     with opening(_DESCRIPTORS), contextlib.ExitStack() as held:
         first = os.eventfd(0, os.EFD_CLOEXEC)
         held.callback(os.close, first)

@@ -156,11 +156,7 @@ class DeviceCopier:
         self.delivery.submit(key, issue)
 
     def take(self, waited_ns: int = 0) -> Taken:
-        """Hands out the oldest submitted batch without blocking the host; see `Delivery.take`.
-
-        Raises:
-            RuntimeError: No batch was submitted, or closed.
-        """
+        """Hands out the oldest submitted batch without blocking the host; as `Delivery.take`, also in errors."""
         key, slot = self.delivery.take(waited_ns)
         n = self._counts[slot]
         block = self._blocks[slot]

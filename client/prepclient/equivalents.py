@@ -69,11 +69,7 @@ def refuse_loader_arguments(given: Mapping[str, object]) -> None:
 
 
 def refuse_torchvision(source: object, ops: object) -> None:
-    """Refuses a dataset or transform of torchvision.
-
-    Raises:
-        InvalidSpec: It names prepclient's equivalent.
-    """
+    """Refuses a dataset or transform of torchvision, by an `InvalidSpec` that names prepclient's equivalent."""
     if is_of("torchvision", source):
         name = type(source).__name__
         equal = _DATASETS.get(name, "prepclient.FileList(path)")

@@ -36,11 +36,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last computation on images; by default nothing.
-
-    Raises:
-        SpecError: A value is invalid; `field` names it.
-    """
+    """The last computation on images, by default nothing; a `SpecError` has the name of an invalid value as `field`."""
 
     # ``(mean, std)``, one number per channel each, for values in [0, 1] as in torchvision (255 in uint8 is 1.0): short
     # for ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`
@@ -266,11 +262,7 @@ def _planes(images: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
-    """The layouts of a pipeline's columns with more than one number per row, in order.
-
-    Raises:
-        SpecError: `finish` does not fit them.
-    """
+    """In order, the layouts of columns with several numbers per row; raises `SpecError` unless `finish` fits them."""
     record: Columns = {each.column: each.kind for each in pipeline.fields}
     for place, op in enumerate(finish.ops):
         try:

@@ -22,11 +22,7 @@ def is_forked() -> bool:
 
 
 def check_process(pid: int) -> None:
-    """Checks that this process is `pid`, in which a client attached: a fork inherits no mappings and no threads.
-
-    Raises:
-        ForkedClient: This is a fork of `pid`.
-    """
+    """Raises `ForkedClient` in a fork of `pid`, where a client attached: a fork inherits no mappings and no threads."""
     if os.getpid() != pid:
         raise ForkedClient(
             f"this PrepClient attached in process {pid} and is used in its fork {os.getpid()}, which has "
@@ -36,11 +32,7 @@ def check_process(pid: int) -> None:
 
 
 def check_copies(pid: int) -> None:
-    """Checks, before a client made in process `pid` attaches, that it is not one of several copies in a DataLoader.
-
-    Raises:
-        ForkedClient: Each worker of the DataLoader has a copy.
-    """
+    """Raises `ForkedClient` if several workers of a DataLoader have a copy of a client made in process `pid`."""
     worker = get_worker_info()
     if os.getpid() != pid and worker is not None and worker.num_workers > 1:
         raise ForkedClient(

@@ -28,11 +28,7 @@ def find_runtime_dir(given: str | None) -> Path:
 
 
 def listens(runtime_dir: Path) -> bool:
-    """Whether a daemon listens in `runtime_dir`.
-
-    Raises:
-        NoPermission: One listens, but this user may not use it.
-    """
+    """Whether a daemon listens in `runtime_dir`; raises `NoPermission` if one does, but this user may not use it."""
     try:
         connect(runtime_dir).close()
     except NoServer:

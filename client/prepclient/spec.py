@@ -86,11 +86,7 @@ def make_spec(
     order: str = "shuffle-batch-repeat", views: int | range = 1, sharding: Sharding | None = None,
     job: str | None = None,
 ) -> Spec:  # fmt: skip
-    """Checks the arguments of a `PrepClient`.
-
-    Raises:
-        InvalidSpec: An argument is invalid; the text names it, its value and the choices.
-    """
+    """Checks the arguments of a `PrepClient`; an `InvalidSpec` names the argument, its value and the choices."""
     if isinstance(shuffle, np.bool_):
         shuffle = bool(shuffle)
     if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:

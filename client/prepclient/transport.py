@@ -58,11 +58,7 @@ _REFUSALS: dict[str, type[errors.PrepClientError]] = {
 
 
 class Connection:
-    """A lease and its line.
-
-    Raises:
-        PrepClientError: No connection could be made, or no line within `timeout_s`.
-    """
+    """A lease and its line; raises `PrepClientError` if there is no connection, or no line within `timeout_s`."""
 
     def __init__(self, runtime_dir: Path, timeout_s: float) -> None:
         self.runtime_dir = runtime_dir
@@ -111,11 +107,7 @@ class Connection:
         return True
 
     def receive(self, timeout_s: float) -> Any | None:
-        """The daemon's next message; None if none arrives within `timeout_s`.
-
-        Raises:
-            PrepClientError: The daemon has ended or refused.
-        """
+        """The daemon's next message, or None after `timeout_s`; raises `PrepClientError` if it ended or refused."""
         assert self._dealer is not None
         if not self._await(_POLLIN, timeout_s):
             return None
@@ -150,11 +142,7 @@ class Connection:
         return bool(int(self._dealer.getsockopt(zmq.EVENTS)) & event)
 
     def take(self, number: int, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> int:
-        """The descriptor with this number, which the caller then owns.
-
-        Raises:
-            PrepClientError: It did not arrive, or the lease has ended.
-        """
+        """The descriptor with this number, now the caller's; raises `PrepClientError` if it does not arrive."""
         deadline_s = time.monotonic() + timeout_s
         while number not in self._given:
             try:

@@ -88,11 +88,7 @@ class _Phase:
     looked_s: float = 0.0
 
     def wait(self, until: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Reads the jobs' reports until `until()`.
-
-        Raises:
-            DemoFailure: The time is up, or a job ended.
-        """
+        """Reads the jobs' reports until `until()`; raises `DemoFailure` if the time is up, or a job ended."""
         deadline_s = time.monotonic() + timeout_s
         while not until():
             now_s = time.monotonic()

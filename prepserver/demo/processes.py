@@ -68,11 +68,7 @@ class TrainingJob:
             raise self._ended() from None
 
     def read(self) -> None:
-        """Reads what the job has written.
-
-        Raises:
-            DemoFailure: The job has failed or ended.
-        """
+        """Reads what the job has written; raises `DemoFailure` if it has failed or ended."""
         try:
             data = self._sock.recv(1 << 16)
         except BlockingIOError:

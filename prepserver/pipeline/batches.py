@@ -132,11 +132,7 @@ class EpochPlan:
         return self._full_rounds + self._tail_rounds
 
     def batch(self, number: int) -> Batch:
-        """Return batch `number` of this rank.
-
-        Raises:
-            IndexError: The epoch has no such batch.
-        """
+        """Return batch `number` of this rank; raises `IndexError` if the epoch has none."""
         if not 0 <= number < len(self):
             raise IndexError(f"batch {number} of an epoch with {len(self)}")
         full = self._full_rounds

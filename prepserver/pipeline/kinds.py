@@ -64,11 +64,7 @@ class Kind:
         return False
 
     def stored(self) -> tuple[Shape, str]:
-        """Return shape and element type in a row.
-
-        Raises:
-            SpecError: They differ from sample to sample.
-        """
+        """Return shape and element type in a row; raises `SpecError` if they differ from sample to sample."""
         shape, dtype = self._in_row()
         if shape is None:
             raise SpecError("kind", type(self).__name__, self._remedy)

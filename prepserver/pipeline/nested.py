@@ -23,11 +23,7 @@ _MAX_DEPTH = 2  # limit on ops within ops: messages bound the depth of their val
 
 
 def inner(field: str, value: object) -> Op:
-    """Return an op within another op: the op, or the map that `Op.to_wire` gives.
-
-    Raises:
-        SpecError: It is no op, or one that cannot be nested.
-    """
+    """Return an op within another op, given as that or as `Op.to_wire`; raises `SpecError` if it cannot be nested."""
     if isinstance(value, Mapping):
         from prepserver.pipeline.ops import op_from_wire  # the registry imports the ops, which import this module
 

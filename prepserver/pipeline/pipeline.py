@@ -51,11 +51,7 @@ class Pipeline:
 
     @property
     def row(self) -> RowField:
-        """The first image of a row.
-
-        Raises:
-            SpecError: It has none.
-        """
+        """The first image of a row; raises `SpecError` if there is none."""
         images = [each for each in self.fields if isinstance(each.kind, Image)]
         if not images:
             raise SpecError("pipeline", self.to_wire(), "makes no image")

@@ -61,11 +61,7 @@ def with_index(columns: Columns) -> Columns:
 
 
 def column_of(columns: Columns, name: str, kind: type[KindT], what: str) -> KindT:
-    """Return what is known of a column; `what` names its kind in the error.
-
-    Raises:
-        SpecError: There is no such column, or it is of another kind.
-    """
+    """Return what is known of a column; raises `SpecError` if there is none of its kind, which `what` names."""
     found = columns.get(name)
     if not isinstance(found, kind):
         raise SpecError("column", name, f"is no column of {what} here; there are: {', '.join(columns)}")

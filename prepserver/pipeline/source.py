@@ -135,11 +135,7 @@ def absolute_all(field: str, value: object) -> tuple[str, ...]:
 
 
 def in_one_place(field: str, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return paths that are all on this machine, or all on the network.
-
-    Raises:
-        SpecError: They are not.
-    """
+    """Return paths that are all on this machine, or all on the network; raises `SpecError` if they are not."""
     if len(set(map(is_url, paths))) > 1:
         raise SpecError(field, list(paths), "must be all files or all URLs: Concat takes a source of each")
     return paths

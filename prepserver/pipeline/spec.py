@@ -104,11 +104,7 @@ def paths_of(value: Any) -> list[Any]:
 
 
 def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
-    """Check that all paths among the named parameters are absolute.
-
-    Raises:
-        SpecError: One is not.
-    """
+    """Raise `SpecError` unless all paths among the named parameters are absolute."""
     for name in names:
         for path in paths_of(params.get(name)):
             if isinstance(path, str) and not (path.startswith("/") or is_url(path)):

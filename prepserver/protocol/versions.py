@@ -36,11 +36,7 @@ def hello() -> bytes:
 
 
 def greeting(said: bytes) -> Hello:
-    """A client's first message.
-
-    Raises:
-        ProtocolError: It is no first message, or that of a release before there was `Hello`.
-    """
+    """A client's first message; raises `ProtocolError` if it is none, or of a release before there was `Hello`."""
     first = decode(said, _FIRST)
     if isinstance(first, Hello):
         return first

@@ -137,11 +137,7 @@ def rounds_of(attach: Attach, rank: int) -> int:
 
 
 def given_place(attach: Attach, samples: int) -> EpochPosition | None:
-    """The place of a resumed job, in positions of its shard.
-
-    Raises:
-        Refusal: Not all shards can resume there.
-    """
+    """The place of a resumed job, in positions of its shard; raises `Refusal` if not all shards can resume there."""
     if attach.position is None or attach.epoch_start is None:
         return None
     try:
@@ -151,11 +147,7 @@ def given_place(attach: Attach, samples: int) -> EpochPosition | None:
 
 
 def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
-    """Where epoch 0 of a fresh job must begin; None if it may begin anywhere.
-
-    Raises:
-        Refusal: No epoch can begin there.
-    """
+    """Where epoch 0 of a fresh job must begin, None for anywhere; raises `Refusal` if no epoch can begin there."""
     first = attach.first
     if attach.num_shards > 1 or len(local_ranks(attach)) < attach.world_size:
         if first:
@@ -171,11 +163,7 @@ def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
 
 
 def line_of(attach: Attach, samples: int, start: EpochPosition, rank: int, rounds: int) -> BatchLine:
-    """The batches of a rank from `start` on.
-
-    Raises:
-        Refusal: There are none.
-    """
+    """The batches of a rank from `start` on; raises `Refusal` if there are none."""
     shard = shard_of(attach)
     shape = BatchShape(attach.batch_size, attach.drop_last, rank, attach.world_size, shard, attach.batching)
     try:

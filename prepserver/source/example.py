@@ -30,11 +30,7 @@ class BrokenExampleError(Exception):
 
 
 def features(data: bytes, at: int, end: int, wanted: Collection[bytes]) -> dict[bytes, Value]:
-    """Return the wanted features that the Example in data[at:end] has.
-
-    Raises:
-        BrokenExampleError: These bytes are not an Example, or its lengths do not fit it.
-    """
+    """Return the wanted features that the Example in data[at:end] has; raises `BrokenExampleError` if it is none."""
     try:
         return {name: _values(data, *place) for name, *place in _entries(data, at, end) if name in wanted}
     except IndexError:

@@ -139,11 +139,7 @@ class Encoded:
         return part.of(image)
 
     def tolerant(self) -> npt.NDArray[np.uint8]:
-        """Return the whole stored image, (H, W, 3) RGB, by Pillow, which tolerates what it can.
-
-        Raises:
-            BadSample: Pillow cannot decode it.
-        """
+        """Return the whole stored image, (H, W, 3) RGB, by tolerant Pillow; raises `BadSample` if that fails."""
         if self._pillow is None:
             self._pillow = PillowImage(self._data)
         # Before decoding, which takes the memory that the file claims, not what was checked against the limit.

@@ -40,11 +40,7 @@ class PartMaker(RowMaker):
         return self._stage.mix(samples, Draws(key, self._stage.place, self._view))
 
     def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix, step: NextTarget) -> Part:
-        """Return a part of a row; `step` as for `make_rows`.
-
-        Raises:
-            BadSample: The sample is bad for this pipeline.
-        """
+        """Return a part of a row, `step` as for `make_rows`; raises `BadSample` if it is bad for this pipeline."""
         height, width = mix.canvas
         if height * width > self._step_limit:
             reason = f"would become {height}x{width} pixels on the way, more than {self._step_limit}"

@@ -171,11 +171,7 @@ class Stage(ABC, Generic[OpT]):
             self.make(values, after, each)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Decide for an image of `height` x `width`.
-
-        Raises:
-            BadSample: The op cannot use the image.
-        """
+        """Decide for an image of `height` x `width`; raises `BadSample` if the op cannot use it."""
         raise NotImplementedError
 
     def draw_by(self, objects: Objects, draws: Draws) -> Drawn:

@@ -207,11 +207,7 @@ def _ended_in_order() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -> Iterator[Bench]:
-    """Runs a daemon for measurements.
-
-    Raises:
-        DemoFailure: It does not start.
-    """
+    """Runs a daemon for measurements; raises `DemoFailure` if it does not start."""
     with _ended_in_order(), scratch_folder("prepserver-tune-") as scratch:
         config = write_config(scratch, most)  # the size of rings depends on it
         paths = [os.path.abspath(path) for path in sys.path] if job.plugins else []

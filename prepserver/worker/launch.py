@@ -120,11 +120,7 @@ class Zygote:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Starts the process; `ZygoteReady` follows. Children may be asked for at once.
-
-        Raises:
-            ZygoteError: It cannot be started.
-        """
+        """Starts the process, or raises `ZygoteError`; `ZygoteReady` follows. Children may be asked for at once."""
         if threading.current_thread() is not threading.main_thread():
             # The zygote is killed when the thread that started it ends: see `lifeline`.
             raise ZygoteError("the zygote must be started from the main thread")

@@ -98,11 +98,7 @@ class SoftLabels:
 
     @classmethod
     def of(cls, ops: Sequence[BatchOp[Any]]) -> SoftLabels | None:
-        """How the ops of a batch make labels soft; None if they do not.
-
-        Raises:
-            SpecError: They differ in classes or column.
-        """
+        """How the ops of a batch make labels soft, or None; raises `SpecError` if their classes or columns differ."""
         found, begin = [], 0
         for op in ops:
             if isinstance(op, MixingOnBatch):
@@ -117,11 +113,7 @@ class SoftLabels:
         return cls(column, num_classes, sorted({each[2] for each in found}))
 
     def check(self, scalars: Mapping[str, torch.Tensor]) -> None:
-        """Checks that all labels are below `num_classes`. A row without a sample has -1, and no class.
-
-        Raises:
-            InvalidSpec: One is not.
-        """
+        """Raises `InvalidSpec` unless all labels are below `num_classes`. A row without a sample has -1, no class."""
         labels = scalars[self.column]
         greatest = int(labels.max()) if len(labels) else -1
         if greatest >= self._num_classes:

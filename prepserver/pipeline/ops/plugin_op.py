@@ -76,11 +76,7 @@ class PluginOp(PluginSpec, Op):
         return (self.column,) if isinstance(self.returns, tuple) and self.column is not None else ()
 
     def after(self, columns: Columns) -> Columns:
-        """The columns after the op, as declared.
-
-        Raises:
-            SpecError: There is no such column, or it cannot become the declared kind.
-        """
+        """The columns after the op, as declared; raises `SpecError` if one is missing, or cannot become that kind."""
         made = self._made_together(columns) if self.together else self._made_alone(columns)
         if self.block and any(kind.is_spatial for kind in columns.values()):
             raise SpecError("block", self.block, "needs samples without images: rows of images are made one by one")

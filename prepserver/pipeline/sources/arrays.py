@@ -78,11 +78,7 @@ class Arrays(SourceSpec):
 
 
 def array_of(found: Mapping[str, StoredArray], column: str) -> StoredArray:
-    """Return a column's array of a file: the one with its name, or the one without a name.
-
-    Raises:
-        SpecError: There is none.
-    """
+    """Return a column's array of a file: that with its name, or without a name; raises `SpecError` if there is none."""
     array = found.get("") or found.get(column)
     if array is None:
         raise SpecError(column, column, f"is no array of the file; it has: {', '.join(found) or 'none'}")

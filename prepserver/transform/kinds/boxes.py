@@ -80,11 +80,7 @@ class BoxesFollower(Follower):
 
 
 def checked_floats(value: Any, inner: tuple[int, ...]) -> Array:
-    """Return boxes or points as an array (count, *inner), float32.
-
-    Raises:
-        BadSample: They are none, or not finite.
-    """
+    """Return boxes or points as (count, *inner), float32; raises `BadSample` if they are none, or not finite."""
     found: Array = np.asarray(value, np.float32)
     if found.shape[1:] != inner or np.count_nonzero(np.isfinite(found)) != found.size:
         what = "has a number that is not finite" if found.shape[1:] == inner else f"is of shape {found.shape}"

@@ -17,11 +17,7 @@ from prepserver.transform.stage import Array, Drawn, Draws, Stage, delivered
 
 
 class PluginOpStage(Stage[PluginOp]):
-    """PluginOp.
-
-    Raises:
-        PluginError: The plug-in is not loaded in this process, or has other code.
-    """
+    """Raises `PluginError` if the plug-in is not loaded in this process, or has other code."""
 
     def __init__(self, op: PluginOp, place: int) -> None:
         super().__init__(op, place)
