@@ -23,11 +23,7 @@ def runs(ring: Ring, position: int, count: int) -> Iterator[npt.NDArray[Any]]:
 
 
 class BlockRows(ArrayRows):
-    """Rows of one lane, with these fields, in the task that is being made.
-
-    Attributes:
-        arrays: The rows of the current task by field, each of shape ``(count, *field.shape)``.
-    """
+    """Rows of one lane in the task that is being made: of each of these fields, an array ``(count, *field.shape)``."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         super().__init__({}, 0)

@@ -43,18 +43,13 @@ class LineClosed(ConnectionError):
 
 
 class TcpListener:
-    """Waits for the bridge to connect; `host` is the address of this machine in the cluster.
-
-    Attributes:
-        address: Host and port.
-        token: Proves that a peer is the bridge.
-    """
+    """Waits for the bridge to connect; `host` is the address of this machine in the cluster."""
 
     def __init__(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.create_server((host, 0), family=family)
         self.address: Address = self._sock.getsockname()[:2]
-        self.token = secrets.token_bytes(_TOKEN_BYTES)
+        self.token = secrets.token_bytes(_TOKEN_BYTES)  # proves that a peer is the bridge
 
     def accept(self) -> TcpLine:
         """Waits for the bridge and then stops listening; raises `TimeoutError` if the bridge does not connect."""

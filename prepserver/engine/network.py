@@ -29,21 +29,13 @@ _START_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster as measured from this one, or all machines together.
+    """A machine of the cluster as measured from this one, or all machines together."""
 
-    Attributes:
-        host: Its name, or the number of machines.
-        cpus: How many of its CPUs Ray may use.
-        why: Why it cannot be reached, or would make other rows; empty if it can make rows for this machine.
-        round_trip_s: From a small question to its answer, median.
-        bytes_per_s: Bytes that arrive from it while the others send nothing.
-    """
-
-    host: str
-    cpus: int
-    why: str = ""
-    round_trip_s: float = 0.0
-    bytes_per_s: float = 0.0
+    host: str  # its name, or the number of machines
+    cpus: int  # how many of its CPUs Ray may use
+    why: str = ""  # why it cannot be reached, or would make other rows; empty if it can make rows for this machine
+    round_trip_s: float = 0.0  # from a small question to its answer, median
+    bytes_per_s: float = 0.0  # that arrive from it while the others send nothing
 
 
 class Sender:

@@ -25,17 +25,11 @@ MAX_DEPTH = 8
 
 
 class Pattern(NamedTuple):
-    """Sources take turns in a pattern; one that ends begins again.
+    """Sources take turns in a pattern; one that ends begins again."""
 
-    Attributes:
-        sources: The number of the source of each place of a period.
-        start: The first sample of each source.
-        length: Number of samples; None for whole periods until each source has ended once.
-    """
-
-    sources: tuple[int, ...] = (0,)
-    start: int = 0
-    length: int | None = None
+    sources: tuple[int, ...] = (0,)  # the number of the source of each place of a period
+    start: int = 0  # the first sample of each source
+    length: int | None = None  # number of samples; None for whole periods until each source has ended once
 
 
 class Blocks(NamedTuple):

@@ -142,16 +142,11 @@ class Trace:
 
 
 class Ways:
-    """The ways of a job's rows: from their chunk over its announcement to the batch that takes them.
-
-    Attributes:
-        of_chunks: Flows that begin at a chunk.
-        of_told: Flows that go through an announcement.
-    """
+    """The ways of a job's rows: from their chunk over its announcement to the batch that takes them."""
 
     def __init__(self, trace: Trace, chunks: Sequence[MadeChunk], told: Sequence[Told]) -> None:
-        self.of_chunks: dict[MadeChunk, list[int]] = {}
-        self.of_told: dict[Told, list[int]] = {each: [] for each in told}
+        self.of_chunks: dict[MadeChunk, list[int]] = {}  # flows that begin at a chunk
+        self.of_told: dict[Told, list[int]] = {each: [] for each in told}  # through an announcement
         self._trace = trace
         self._told = list(self.of_told)  # positions grow
         self._chunks = sorted(chunks, key=lambda each: each.position)

@@ -22,23 +22,14 @@ BARRED_S = 60.0
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A worker.
-
-    Attributes:
-        id: Its number.
-        tasks: Its tasks, oldest first.
-        slow_tasks: How many of them should take longer than `SLOW_NS`.
-        retires: Whether it gets no more tasks.
-        late: Whether its current task takes far too long.
-        barred: Streams for which it gets no tasks: until when, and why.
-    """
+    """A worker, its tasks and what it may get."""
 
     id: int
-    tasks: list[int] = field(default_factory=list)
-    slow_tasks: int = 0
-    retires: bool = False
-    late: bool = False
-    barred: dict[int, tuple[float, str]] = field(default_factory=dict)
+    tasks: list[int] = field(default_factory=list)  # oldest first
+    slow_tasks: int = 0  # how many of them should take longer than `SLOW_NS`
+    retires: bool = False  # whether it gets no more tasks
+    late: bool = False  # whether its current task takes far too long
+    barred: dict[int, tuple[float, str]] = field(default_factory=dict)  # stream it gets no tasks of -> until when, why
 
     @property
     def takes_more(self) -> bool:

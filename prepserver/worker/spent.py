@@ -10,16 +10,11 @@ from prepserver.worker.streams import Lane
 
 
 class Spent:
-    """The time that a chunk has taken so far.
-
-    Attributes:
-        read_ns: Time for reading encoded bytes.
-        make_ns: Time for decoding and augmenting.
-    """
+    """The time that a chunk has taken so far."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.read_ns = 0
-        self.make_ns = 0
+        self.read_ns = 0  # for reading encoded bytes
+        self.make_ns = 0  # for decoding and augmenting
         self._lanes = lanes
         self._cpu_ns = [0] * (len(lanes) + 1)  # by lane; the last place belongs to `DECODING`
         self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
