@@ -17,11 +17,7 @@ class BadFile(Exception):
 
 
 def contents(op: FileOp, what: str) -> list[bytes]:
-    """Return what each of an op's files holds; `what` is what messages call a file.
-
-    Raises:
-        BadFile: One cannot be read or is too large, or their content does not match the op's digest.
-    """
+    """Return what an op's files hold; a `BadFile`, which calls them `what`, if one is unreadable, large or changed."""
     found = [_content(path, what) for path in op.files]
     if op.code not in ("", code_of([hashlib.sha256(data).hexdigest() for data in found])):
         named = " or ".join(op.files)

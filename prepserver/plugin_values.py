@@ -12,11 +12,7 @@ from prepserver.plugins import PluginError
 
 
 def conform(what: str, value: Any, kind: Kind) -> Any:
-    """Checks a plug-in's value against its declared kind, and returns it as rows hold it. Not for images and masks.
-
-    Raises:
-        PluginError: The value is not of that kind.
-    """
+    """Returns a plug-in's value, no image or mask, as rows hold it; raises `PluginError` if it is not of its kind."""
     shown: Any = None
     if value is None and isinstance(kind, Scalar):
         value = kind.missing

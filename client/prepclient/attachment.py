@@ -108,11 +108,7 @@ class Attachment:
         return session is not None and self.totals.batches != self._past.batches and not session.line.at_epoch_start
 
     def spec_of_group(self) -> Spec | None:
-        """The spec with the ranks of a process group that began after the client was made; None if none did.
-
-        Raises:
-            InvalidSpec: As the arguments of `PrepClient`.
-        """
+        """The spec with the ranks of a process group that is newer than the client, if any; errors as `PrepClient`."""
         is_alone = self.world_size == 1 and not self.spec.is_apart
         now = self.spec.at_present(is_apart=self._private is not None) if is_alone else self.spec
         return None if now is self.spec else now

@@ -106,11 +106,7 @@ class BatchSampler(Sampler):
 
 
 def _folder_names(source: SourceSpec, num_classes: int) -> list[str]:
-    """The class names of an `ImageFolder`, read on this machine; see `Dataset.classes`.
-
-    Raises:
-        AttributeError: The source is no local `ImageFolder`, or its folders cannot be read or have changed.
-    """
+    """The class names of a local `ImageFolder`; raises `AttributeError` unless its folders are as they were listed."""
     names: list[str] = []
     if isinstance(source, ImageFolder) and not is_url(source.root):
         try:

@@ -149,11 +149,7 @@ def check_device(given: torch.device | str | None) -> torch.device:
 
 
 def cuda_device(device: torch.device | str) -> torch.device:
-    """A CUDA device with its index, with CUDA initialised; ``"cuda"`` is the current device.
-
-    Raises:
-        DeviceUnavailable: torch was built without CUDA, sees no GPU, or has no GPU of that index.
-    """
+    """An initialised CUDA device with its index, by default the current one; raises `DeviceUnavailable` without it."""
     wanted = check_device(device)
     if wanted.type != "cuda":
         raise DeviceUnavailable(f"device = {str(wanted)!r}: use 'cuda[:i]'")

@@ -129,11 +129,7 @@ class Feed:
         """Handles messages that have arrived, without waiting."""
 
     def wait(self, session: Session, timeout_s: float, until: Until) -> None:
-        """Waits until `until` is met, and passes announcements on to the session meanwhile.
-
-        Raises:
-            PrepClientError: The rows cannot come, or did not come in time.
-        """
+        """Passes announcements on to the session until `until` is met; raises `PrepClientError` if that fails."""
         raise NotImplementedError
 
     def release(self, session: Session) -> None:

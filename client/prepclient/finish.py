@@ -101,11 +101,7 @@ class Finish:
         return batch_ops(ops, look.image, device)
 
     def check_range(self, field: RowField) -> None:
-        """Refuses a `normalize` that does not suit a field's values.
-
-        Raises:
-            SpecError: The values are normalised already, or a mean is beyond them, such as 124 for values in [0, 1].
-        """
+        """Raises `SpecError` for a `normalize` of normalised values, or by a mean beyond them (124 for [0, 1])."""
         if self.normalize is None or not isinstance(field.kind, Image):
             return
         image = batch_ops(tuple(self.ops), RowLook.of(field, 1).image, torch.device("cpu")).image

@@ -54,11 +54,7 @@ class PinDriver(Protocol):
 
 
 class LibCuda:
-    """The driver API of one device, through ctypes; `ordinal` is its number in torch, after CUDA_VISIBLE_DEVICES.
-
-    Raises:
-        OSError: There is no libcuda.so.1, or it lacks a function.
-    """
+    """The driver API of a device, its `ordinal` after CUDA_VISIBLE_DEVICES; raises `OSError` without libcuda.so.1."""
 
     def __init__(self, ordinal: int, library: Any = None) -> None:
         self._library = ctypes.CDLL("libcuda.so.1") if library is None else library

@@ -74,11 +74,7 @@ class MappedRing:
 
     @classmethod
     def map_writable(cls, fd: int, layout: RingLayout) -> tuple[MappedRing, MemoryMap]:
-        """Maps a segment writable and once, for page-locking; user code must not see it.
-
-        Raises:
-            SegmentError: The descriptor does not fit the layout.
-        """
+        """Maps a segment writable and once, for page-locking; user code must not see it. Errors as `map`."""
         check_segment(fd, layout.nbytes)
         whole = MemoryMap(fd, 0, layout.nbytes, writable=True)
         dense = [_tensor(whole, field, layout.offset(field.name), layout.rows) for field in layout.dense]
@@ -86,11 +82,7 @@ class MappedRing:
 
     @classmethod
     def map_pinned(cls, fd: int, layout: RingLayout, driver: PinDriver) -> MappedRing:
-        """Maps a segment as `map_writable` does, page-locked from `lock` to `close`.
-
-        Raises:
-            SegmentError: The descriptor does not fit the layout.
-        """
+        """As `map_writable`, page-locked from `lock` to `close`."""
         rows, mapping = cls.map_writable(fd, layout)
         rows._pin = HostPin(mapping.address, mapping.nbytes, driver, keep=mapping, absent_from=mapping.absent_from)
         return rows

@@ -52,11 +52,7 @@ class Spec:
         return mine == theirs
 
     def at_present(self, *, is_apart: bool) -> Spec:
-        """This spec with the present ranks, `apart` if there are several; itself if they are the same, or given.
-
-        Raises:
-            InvalidSpec: As `make_spec`.
-        """
+        """This spec with the present ranks, `apart` if several, or itself if these are given. Errors as `make_spec`."""
         if self.sharding != Sharding():
             return self
         ranks = find_ranks(self.sharding, os.environ)

@@ -38,11 +38,7 @@ class Turns:
         self._last.is_over = True
 
     def _take(self, mine: Turn) -> None:
-        """Begins a use. Does nothing inside another use of the same thread, as in a signal handler.
-
-        Raises:
-            RuntimeError: Another thread uses the object.
-        """
+        """Begins a use, or continues one of this thread; raises `RuntimeError` if another thread uses the object."""
         turn = self._last
         while turn is not mine:
             if turn.is_over or not turn.thread.is_alive():  # other threads do not exist in a forked child

@@ -76,11 +76,7 @@ def check(data: bytes) -> None:
 
 
 def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any] | None:
-    """Return the record of an entry, with views of `data`; None if its stamp differs, because the file has changed.
-
-    Raises:
-        Damaged: It is not an entry of this sample.
-    """
+    """Return a sample's record as views of `data`, None if its file has changed; raises `Damaged` if it is no entry."""
     view = data.data
     if len(view) < _HEAD.size:
         raise Damaged

@@ -43,11 +43,7 @@ class PhaseFigures:
 
 
 def run_phase(configs: list[dict[str, Any]], scratch: Path, server: DemoServer | None, look: Look) -> PhaseFigures:
-    """Runs a job for each of `configs` (see `prepserver.demo.train`) and measures for `MEASURED_S`.
-
-    Raises:
-        DemoFailure: A job ends, or does not start.
-    """
+    """Runs and measures a job (see `prepserver.demo.train`) for each config; raises `DemoFailure` if one ends."""
     with training_jobs(configs, scratch) as jobs:
         phase = _Phase(jobs, server, look)
         phase.wait(lambda: all(j.device for j in jobs), IMPORT_S, "import torch")

@@ -147,11 +147,7 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running_server(scratch: Path, more: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[DemoServer]:
-    """A daemon with its files in `scratch`, and `more` arguments for its command line.
-
-    Raises:
-        DemoFailure: It does not start; the text has the end of its log.
-    """
+    """A daemon with files in `scratch` and `more` arguments; a `DemoFailure` has the end of its log if it fails."""
     runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
     arguments = [
         *("start", *more, "--lifeline", str(os.getpid())),

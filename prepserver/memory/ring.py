@@ -36,11 +36,7 @@ class ArrayRows:
 
 
 class Ring(ArrayRows):
-    """A ring mapped whole and writable, where a worker puts rows; `fd` may be closed afterwards.
-
-    Raises:
-        SegmentError: The descriptor does not fit the layout.
-    """
+    """A ring mapped whole and writable, for a worker; `fd` may be closed then. Raises `SegmentError` unless it fits."""
 
     def __init__(self, fd: int, layout: RingLayout) -> None:
         check_segment(fd, layout.nbytes)

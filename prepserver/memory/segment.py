@@ -64,11 +64,7 @@ def is_open_elsewhere(fd: int) -> bool:
 
 
 def check_segment(fd: int, nbytes: int) -> None:
-    """Refuse a received descriptor whose mapping could fault later.
-
-    Raises:
-        SegmentError: It does not have `nbytes`, or is not sealed against shrinking (a shrunk file is a SIGBUS).
-    """
+    """Raise `SegmentError` unless a received descriptor has `nbytes` and cannot shrink, which would mean a SIGBUS."""
     held = os.fstat(fd).st_size
     if held != nbytes:
         raise SegmentError(f"the segment has {held} bytes, the layout says {nbytes}")

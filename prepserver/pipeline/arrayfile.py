@@ -54,11 +54,7 @@ def is_headless(path: str) -> bool:
 
 
 def headless_array(size: int, kind: Kind) -> StoredArray:
-    """Return the array of a file of `size` bytes without a header, whose rows are of a kind; a part of a row is left.
-
-    Raises:
-        BadArrayError: It holds no row.
-    """
+    """Return the whole rows of a kind in a file of `size` bytes without a header; raises `BadArrayError` for none."""
     shape, dtype = kind.stored()
     row_bytes = math.prod(shape) * ITEM_BYTES[dtype]
     if size < row_bytes:

@@ -59,11 +59,7 @@ KINDS: dict[str, type[Kind]] = {
 
 
 class PluginSpec(Spec):
-    """An op or a source that names a plug-in, with parameters for its code and a digest of the code.
-
-    Raises:
-        SpecError: A name, a parameter or the digest is invalid.
-    """
+    """A plug-in by name, with parameters for its code and the code's digest; raises `SpecError` if one is invalid."""
 
     role: ClassVar[Role]  # what the plug-in is
     own: ClassVar[tuple[str, ...]]  # names of arguments that the plug-in's code does not get

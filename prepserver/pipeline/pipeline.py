@@ -90,11 +90,7 @@ class Pipeline:
         return digest_of(codes) if codes else ""
 
     def with_code(self, codes: Codes) -> Pipeline:
-        """Return the pipeline with the digests of the code of its plug-ins and of the files of its ops.
-
-        Raises:
-            SpecError: One is not loaded, or has other code.
-        """
+        """Return it with the digests of plug-ins and files; raises `SpecError` if one is not loaded, or differs."""
         ops: list[Op] = []
         for place, op in enumerate(self.ops):
             with within(f"pipeline[{place}]"):
@@ -153,11 +149,7 @@ class Pipeline:
 
     @classmethod
     def from_wire(cls, wire: object, columns: Columns = IMAGES) -> Pipeline:
-        """Build a pipeline from what came over the wire, and trust nothing in it.
-
-        Raises:
-            SpecError: `wire` is no list of maps, an op or a parameter is unknown, missing or wrong, or as `from_ops`.
-        """
+        """Build a pipeline from what came over the wire, trusting nothing in it; raises `SpecError` as `from_ops`."""
         ops: list[Op] = []
         entries, views = _as_list(wire), range(1)
         if entries and isinstance(entries[-1], Mapping) and {"views"} <= entries[-1].keys() <= {"views", "first_view"}:

@@ -99,11 +99,7 @@ class SourceSpec(Spec):
 
 
 def check_bytes(field: str, spec: SourceSpec) -> None:
-    """Refuse a source that is too large for a message.
-
-    Raises:
-        SpecError: It has more than `MAX_WIRE_BYTES`, or twice that if it is one source of few columns.
-    """
+    """Raise `SpecError` for a source above `MAX_WIRE_BYTES`, or above twice that if it is one source of few columns."""
     # 0.2 had no limit on those, and a list of long paths is long.
     is_usual = len(spec.columns) <= _USUAL_COLUMNS and len(list(spec.parts())) == 1
     most = MAX_WIRE_BYTES * (2 if is_usual else 1)

@@ -79,11 +79,7 @@ class Spec:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """Build the spec from named parameters that came over the wire; paths must be absolute.
-
-        Raises:
-            SpecError: A parameter is unknown, missing or wrong.
-        """
+        """Build the spec from a message with absolute paths; raises `SpecError` if one is unknown, missing or wrong."""
         check_absolute(cls.paths, params)
         known = inspect.signature(cls).parameters
         for name, value in params.items():

@@ -95,11 +95,7 @@ def checked_names(names: JoinedNames, columns: Columns, joins: bool = False) -> 
 
 
 class NamedColumnsSpec(SourceSpec):
-    """Samples whose values have names: an image, a mask and a label by default, or the columns that are declared.
-
-    Raises:
-        SpecError: As `TableSpec`.
-    """
+    """Samples of named values: by default image, mask and label, or columns as declared. Errors as `TableSpec`."""
 
     kinds: ClassVar[tuple[type[Kind], ...]] = (Image, Mask, Label, Scalar, Array, Tokens, Text, Bytes)
 

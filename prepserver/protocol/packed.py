@@ -111,11 +111,7 @@ def pixels_record(sample: int, size: tuple[int, int], form: str, pixels: bytes) 
 
 
 def read_head(data: bytes | memoryview, at: int = 0) -> Head:
-    """Reads and checks the head of the record at `at`, without its lengths and its image.
-
-    Raises:
-        BrokenRecordError: No head, or one whose numbers contradict each other.
-    """
+    """Reads and checks the head of the record at `at`, and no more; raises `BrokenRecordError` if it is not valid."""
     if len(data) - at < HEAD_BYTES:
         raise BrokenRecordError("the record is cut off")
     (magic, kind, orientation, unit_height, unit_width, height, width, interval, height_at, scan_at, segments,

@@ -87,11 +87,7 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
 
 
 def with_files(asked: Asked, digests: Sequence[str]) -> Asked:
-    """Returns a question whose pipeline has the digests of the files that its ops read, in the order of `files`.
-
-    Raises:
-        Refusal: The pipeline asks for another content.
-    """
+    """The question with the digests of the files that its ops read; raises `Refusal` if it asks for other content."""
     codes: dict[tuple[Role | Literal["file"], str], str] = {
         (FILE, path): digest for path, digest in zip(asked.pipeline.files, digests, strict=True)
     }

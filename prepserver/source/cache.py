@@ -41,11 +41,7 @@ def discard(error: Exception, folder: Path) -> Path | None:
 
 
 class ListingCache:
-    """A folder of index files that belongs to this user alone; created with mode 0700.
-
-    Raises:
-        SourceError: The folder cannot be made, or others may write into it.
-    """
+    """A folder of index files of mode 0700; raises `SourceError` if it cannot be made, or others may write into it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

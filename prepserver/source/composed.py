@@ -202,7 +202,6 @@ class ComposedSource(Source):
 
     @property
     def is_numbered(self) -> bool:
-        """As `Source.is_numbered`."""
         return self._is_numbered
 
     def read(self, index: int) -> Record:

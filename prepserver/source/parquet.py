@@ -29,11 +29,7 @@ def pyarrow_for(path: str) -> tuple[Any, Any]:
 
 
 def leaves_of(path: str, schema: Any, spec: Parquet) -> dict[str, list[str]]:
-    """Return for each column the dotted names of what is read: one, or several that the column joins.
-
-    Raises:
-        SourceError: The file has none of such a name and kind.
-    """
+    """Return what is read for each column, by dotted name, several if it joins them; raises `SourceError` if absent."""
     return {
         column: [_leaf(path, schema, spec, name, spec.kind_of(column)) for name in spec.names_of(column)]
         for column in spec.columns

@@ -64,7 +64,6 @@ class TableSource(LinesSource):
 
     @property
     def reads_ahead(self) -> bool:
-        """As `Source.reads_ahead`."""
         return super().reads_ahead or self._follows or self._local.is_slow
 
     def prefetch(self, indices: Sequence[int]) -> None:

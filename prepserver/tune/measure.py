@@ -83,12 +83,7 @@ class Bench:
     _rates: dict[tuple[int, bool], float] = field(default_factory=dict)  # without a cache, by workers and packing
 
     def images_per_s(self, point: Point) -> float:
-        """The samples/s that the loop gets.
-
-        Raises:
-            NotMeasured: The dataset cannot be packed, or cached in this form.
-            Stopped: The user wants no more.
-        """
+        """The samples/s that the loop gets; may raise `NotMeasured`, or `Stopped` if the user wants no more."""
         self._resize(point.workers)
         source = self._pack() if point.packed else self.job.source
         try:

@@ -167,11 +167,7 @@ class Seal:
         self._unclear: frozenset[str] = frozenset()
 
     def close(self, places: Iterable[str], writable: Iterable[str] = ()) -> None:
-        """Restricts this process to the folders `places`; a second call does nothing.
-
-        Raises:
-            OSError: The kernel refuses what it accepted in `find_out`.
-        """
+        """Restricts this process to the folders `places`; a second call does nothing. Errors as `confine`."""
         if self._places is not None or not self._landlock:
             return
         self._places = tuple(dict.fromkeys(places))

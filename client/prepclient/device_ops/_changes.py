@@ -162,7 +162,6 @@ class Warps:
         return tuple(each.to(self._device) for each in found)
 
     def __call__(self, images: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """See `Change`."""
         inside, *points = (each[numbers] for each in self._points)
         found = _at(images, points[0], points[1]) if self._is_nearest else _blended(images, *points)
         return torch.where(inside.unsqueeze(1), found, self._fill)

@@ -30,7 +30,6 @@ class Mixing(Op):
         self.labels = checks.name("labels", labels)  # the column that becomes soft
 
     def after(self, columns: Columns) -> Columns:
-        """See `Op.after`."""
         if not isinstance(columns.get(self.labels), Label):
             raise SpecError("labels", self.labels, f"is no column of labels; a sample has {', '.join(columns)}")
         others = [name for name, kind in columns.items() if kind.is_spatial and not isinstance(kind, Image)]

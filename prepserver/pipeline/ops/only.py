@@ -28,7 +28,6 @@ class Only(Op):
 
     @property
     def moves_one(self) -> bool:
-        """As `Op.moves_one`."""
         return self.inner.moves
 
     def after(self, columns: Columns) -> Columns:

@@ -125,7 +125,6 @@ class PluginOp(PluginSpec, Op):
         return self.returns
 
     def to_wire(self) -> dict[str, Any]:
-        """As `Spec.to_wire`."""
         returns: Any = None
         if isinstance(self.returns, tuple):
             returns = declared.columns_to_wire(dict(self.returns))

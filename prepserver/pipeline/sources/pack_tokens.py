@@ -92,7 +92,6 @@ class PackTokens(Composed):
         return made | {name: Array(shape, BESIDE[name], fill=fills.get(name, 0), beside=into) for name in self.beside}
 
     def named_paths(self) -> list[tuple[str, str]]:
-        """As `SourceSpec.named_paths`."""
         return [] if isinstance(self.tokenize, str) else [("tokenize", self.tokenize.path)]
 
     def without_paths(self) -> list[tuple[str, Any]]:

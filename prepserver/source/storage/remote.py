@@ -142,11 +142,7 @@ class _Begun:
 
 
 class Link:
-    """The reads of this process; see the module. One owner thread uses `want` and `read`.
-
-    Raises:
-        SourceError: obstore is not installed.
-    """
+    """The reads of this process, whose owner thread uses `want` and `read`; raises `SourceError` without obstore."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()

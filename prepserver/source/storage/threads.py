@@ -60,11 +60,7 @@ class Threads:
         weakref.finalize(self, _end, self._calls, self._threads)
 
     def begin(self, work: Callable[[], T]) -> Call[T]:
-        """Have a call made as soon as a thread is free, in the order of these calls.
-
-        Raises:
-            OSError: There is no thread, and none can be started.
-        """
+        """Have calls made in order, as threads become free; raises `OSError` if there is none, nor can be."""
         call = Call(work)
         if len(self._threads) < self._most:
             thread = Thread(target=_serve, args=(self._calls,), name="storage", daemon=True)
