@@ -10,8 +10,7 @@ import torch
 from prepclient.session import Bad
 from prepserver.pipeline.batches import Batch, BatchLine
 
-VALID = "valid"
-"""The field that `on_error="mask"` adds."""
+VALID = "valid"  # the field that `on_error="mask"` adds
 
 
 class Copied(NamedTuple):

@@ -19,11 +19,8 @@ from pathlib import Path
 from prepserver.audit.records import VERSION, BrokenLine, Job, Progress, Record, from_line, parse, to_line
 from prepserver.telemetry import history
 
-FOLDER = "audit"
-"""In the state directory."""
-
-MAX_FILE_BYTES = 4 << 20
-"""Limit of a file: about 10,000 attachments, or 16,000 bad samples."""
+FOLDER = "audit"  # in the state directory
+MAX_FILE_BYTES = 4 << 20  # limit of a file: about 10,000 attachments, or 16,000 bad samples
 
 ASIDE_BYTES = 1 << 20
 """A new attachment renames a larger file first (see `aside`), if no other process writes to it."""

@@ -14,8 +14,7 @@ import numpy as np
 
 from prepserver.order import NO_SAMPLE, Order
 
-Run = tuple[int, int]
-"""Positions [start, stop)."""
+Run = tuple[int, int]  # positions [start, stop)
 
 _STEP = 1 << 16  # positions that are mapped to indices at a time
 _WHY = ("missing", "untaken", "left_out", "elsewhere", "outside")

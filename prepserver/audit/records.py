@@ -32,8 +32,7 @@ from prepserver.protocol.schema import (
 )
 
 VERSION = 1
-PROGRESS_BYTES = 128
-"""Width of a `Progress` line with its newline: room for three numbers of 19 digits."""
+PROGRESS_BYTES = 128  # width of a `Progress` line with its newline: room for three numbers of 19 digits
 
 MAX_BAD_ROWS = 64  # in one record
 MAX_REASON_CHARS = 512

@@ -38,8 +38,7 @@ _TABLE = _PAGE + _SEATS * _SEAT_WORDS * 8
 _HITS, _MISSES, _ROWS, _BYTES, _BAD = range(5)
 
 _LENGTH_BITS = 20
-MAX_ENTRY_BYTES = ((1 << _LENGTH_BITS) - 1) * ALIGNED
-"""Larger records are not kept: 64 MiB, 22 megapixels of RGB."""
+MAX_ENTRY_BYTES = ((1 << _LENGTH_BITS) - 1) * ALIGNED  # larger records are not kept: 64 MiB, 22 megapixels of RGB
 
 
 class Shape(NamedTuple):

@@ -34,8 +34,7 @@ _PROBE_S, _DEAD_S = 5, 20  # Ray itself takes about 15 s to find that a machine 
 
 Address = tuple[str, int]
 
-IN_RAY = ""
-"""Replaces the path of the index file in an `AddStream`: the listing comes through Ray."""
+IN_RAY = ""  # replaces the path of the index file in an `AddStream`: the listing comes through Ray
 
 
 class LineClosed(ConnectionError):

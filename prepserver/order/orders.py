@@ -25,8 +25,7 @@ Shuffle = Literal["none", "full", "cyclic"]
 MAX_SAMPLES = 1 << 40
 _MAX_POSITION = 1 << 62
 
-NO_SAMPLE = -1
-"""The index at a position without a sample: the end of a pass in a shard that is one sample short."""
+NO_SAMPLE = -1  # the index at a position without a sample: the end of a pass in a shard that is one sample short
 
 # Long enough to spread numpy's cost per call (about 50 us for any short array), short enough that a jump costs about
 # 100 us.

@@ -17,8 +17,7 @@ from prepserver.pack import PackError
 from prepserver.source.readers.packed import PLAN_NAME
 
 _VERSION = 1
-LISTING_NAME = "listing"
-"""Folder of the source's listing, in the folder of the dataset, while it is packed."""
+LISTING_NAME = "listing"  # folder of the source's listing, in the folder of the dataset, while it is packed
 
 
 class Workplace:

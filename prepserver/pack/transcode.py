@@ -69,8 +69,7 @@ class Transcoded:
 
 DAMAGED = "kept: damaged"
 NO_IMAGE = "kept: no JPEG"
-ODD = "kept: damaged or unusual JPEG"
-"""`Transcoded.how` of files that the owner may want to check."""
+ODD = "kept: damaged or unusual JPEG"  # `Transcoded.how` of files that the owner may want to check
 
 
 class _Unable(Exception):

@@ -207,5 +207,4 @@ _FORMATS: dict[str, Callable[[IO[bytes], str], dict[str, StoredArray]]] = {
     ".safetensors": _safetensors,
 }
 
-SUFFIXES = (*_FORMATS, HEADLESS)
-"""How names of files of arrays end."""
+SUFFIXES = (*_FORMATS, HEADLESS)  # how names of files of arrays end

@@ -16,8 +16,7 @@ GEOMETRY = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 COLOURS = ("Brightness", "Color", "Contrast", "Sharpness")
 TABLES = ("Posterize", "Solarize", "AutoContrast", "Equalize")
 ALL = ("Identity", *GEOMETRY, *COLOURS, *TABLES)
-SIGNED = (*GEOMETRY, *COLOURS)
-"""Those that go either way, one as likely as the other."""
+SIGNED = (*GEOMETRY, *COLOURS)  # those that go either way, one as likely as the other
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ MAX_COLUMN_CHARS = 24
 
 MAX_TOKENS = 1 << 20
 
-MAX_SIDE_PX = 16384
-"""Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
+MAX_SIDE_PX = 16384  # longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB
 
 
 def integer(field: str, value: object, low: int, high: int) -> int:

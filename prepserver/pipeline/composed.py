@@ -17,11 +17,8 @@ from prepserver.pipeline.spec import Codes
 
 Sources = Sequence[SourceSpec]
 
-MAX_SOURCES = 64
-"""Limit on all sources of a composition, including those inside others."""
-
-MAX_DEPTH = 8
-"""Limit on how deep sources nest, including the innermost."""
+MAX_SOURCES = 64  # limit on all sources of a composition, including those inside others
+MAX_DEPTH = 8  # limit on how deep sources nest, including the innermost
 
 
 class Pattern(NamedTuple):

@@ -42,8 +42,7 @@ MAX_NAME_CHARS = 64
 MAX_PARAMS_BYTES = 8 << 10
 """As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
 
-MAX_COLUMNS = 256
-"""Their declarations, and the layout of their rows, are parts of messages of 64 KiB."""
+MAX_COLUMNS = 256  # their declarations, and the layout of their rows, are parts of messages of 64 KiB
 
 _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_CLASSES, _MAX_CLASS_NAME_CHARS = 4096, 256

@@ -12,8 +12,7 @@ from prepserver.pipeline.kinds import Array, Boxes, Image, Kind, Scalar, Size, S
 from prepserver.pipeline.record import Columns, renamed, shown
 from prepserver.pipeline.spec import FILE, Codes, Spec, digest_of
 
-MAX_FILE_BYTES = 256 << 20
-"""Limit on a file that an op reads: each worker keeps its content in memory."""
+MAX_FILE_BYTES = 256 << 20  # limit on a file that an op reads: each worker keeps its content in memory
 
 
 class Op(Spec):

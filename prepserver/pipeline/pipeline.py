@@ -21,8 +21,7 @@ from prepserver.pipeline.ops.only import Only
 from prepserver.pipeline.record import IMAGES, Columns, RowField, row_fields, with_index
 from prepserver.pipeline.spec import Codes, digest_of
 
-MAX_OPS = 64
-"""Limit on the number of ops, not counting the `Decode` at the start."""
+MAX_OPS = 64  # limit on the number of ops, not counting the `Decode` at the start
 
 MAX_WIRE_BYTES = 24 << 10
 """Limit on a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""

@@ -70,5 +70,4 @@ class Shard:
         return start, start + own
 
 
-WHOLE = Shard()
-"""All samples."""
+WHOLE = Shard()  # all samples

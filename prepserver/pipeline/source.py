@@ -18,13 +18,11 @@ from prepserver.pipeline.record import Columns, images
 from prepserver.pipeline.spec import Spec, digest_of, paths_of
 from prepserver.pipeline.urls import SCHEMES, canonical, is_url, split
 
-MAX_WIRE_BYTES = 24 << 10
-"""Limit on a source as JSON; its message to workers, of 64 KiB, holds other things, too."""
+MAX_WIRE_BYTES = 24 << 10  # limit on a source as JSON; its message to workers, of 64 KiB, holds other things, too
 
 _USUAL_COLUMNS = 16
 
-MAX_PATHS = 64
-"""Limit on a list of paths; a spec travels in messages."""
+MAX_PATHS = 64  # limit on a list of paths; a spec travels in messages
 
 _LOCATION_CHARS = 200
 

@@ -25,8 +25,7 @@ NEEDS_GUARD = (
     "script is imported"
 )
 SYSTEM_RUNTIME_DIR = "/run/prepserver"
-MAX_SOCKET_PATH_BYTES = 107
-"""Room for the path of a socket in ``sun_path``, less its NUL."""
+MAX_SOCKET_PATH_BYTES = 107  # room for the path of a socket in ``sun_path``, less its NUL
 PRIVATE_LOG = "log"
 """Log file in the directory of a private daemon. The daemon's owner writes it, and either process removes it."""
 

@@ -13,10 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-MOST_CHUNKS = 4096
-"""For how many chunks a daemon remembers when they were made."""
-MOST_RELEASES = 512
-"""For how many messages from a rank, and to it, a daemon remembers when they were sent."""
+MOST_CHUNKS = 4096  # for how many chunks a daemon remembers when they were made
+MOST_RELEASES = 512  # for how many messages from a rank, and to it, a daemon remembers when they were sent
 
 _BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
 _REALTIME, _MONOTONIC = 1, 3  # BuiltinClock

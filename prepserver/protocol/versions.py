@@ -16,8 +16,7 @@ from prepserver.protocol.schema import Grows, ProtocolError, Word
 PROTOCOL = 4
 """Increased when a peer of the previous number could misread a message, a ring's layout or which rows a batch has."""
 
-OLDEST = 4
-"""The oldest protocol that a daemon serves."""
+OLDEST = 4  # the oldest protocol that a daemon serves
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,24 +30,16 @@ from prepserver.protocol.schema import (
     Word,
 )  # fmt: skip
 
-MAX_CHUNK_ROWS = 1024
-"""Most rows of one `Fill`: as many bad rows, with their reasons, fit into one message."""
-
+MAX_CHUNK_ROWS = 1024  # most rows of one `Fill`: as many bad rows, with their reasons, fit into one message
 MAX_REASON_CHARS = 512
-
-MAX_LANES = 64
-"""Most lanes of a stream: one `Fill` names them all."""
-
+MAX_LANES = 64  # most lanes of a stream: one `Fill` names them all
 MAX_ROOTS = 32  # all fit into one message
-
-MAX_PLUGINS = 64
-"""Most plug-ins in one process."""
+MAX_PLUGINS = 64  # most plug-ins in one process
 
 MAX_ROW_GROUPS = 2048
 """Most row groups of a source that the daemon tells apart: their ends and many class names fit into one message."""
 
-MAX_OPS_NS = 256
-"""Most op times in one `Filled`; with more (many lanes of long pipelines) a worker sends none."""
+MAX_OPS_NS = 256  # most op times in one `Filled`; with more (many lanes of long pipelines) a worker sends none
 
 Indices = Annotated[list[Count], Size(4096)]
 Lanes = Annotated[list[Small], Size(MAX_LANES)]

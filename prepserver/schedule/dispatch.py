@@ -19,8 +19,7 @@ from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Task, Workers
 SETTLED_CHUNKS = 64
 """After this many chunks a stream switches to larger ones, because the daemon pays per wake-up."""
 
-GROWN = (4, 2)
-"""Factors by which chunks grow: the first one for which the ring has room."""
+GROWN = (4, 2)  # factors by which chunks grow: the first one for which the ring has room
 
 GROWN_QUICK = (64, 32, 16, 8)
 """Factors tried before `GROWN`, if the grown chunk takes at most `QUICK_NS`. Only copied rows, a microsecond each, are

@@ -25,17 +25,10 @@ from prepserver.schedule.lag import STILL_S
 from prepserver.schedule.records import ROUNDS_NEEDED
 from prepserver.schedule.stream import Stream
 
-START_EARLY_S = 1.0
-"""A shorter wait is not worth a ring and rows made twice."""
-
-BEHIND_S = 2.0
-"""A stream waits for a new job to catch up if that takes no longer than this at the pool's rate."""
-
-ALLOWANCE = 64
-"""An early stream makes at most 1/64 of an epoch, but at least `ROUNDS_NEEDED` rounds."""
-
-EARLY_PATIENCE = 2.0
-"""Longest wait at the cap, as a multiple of `join_wait_s`."""
+START_EARLY_S = 1.0  # a shorter wait is not worth a ring and rows made twice
+BEHIND_S = 2.0  # a stream waits for a new job to catch up if that takes no longer than this at the pool's rate
+ALLOWANCE = 64  # an early stream makes at most 1/64 of an epoch, but at least `ROUNDS_NEEDED` rounds
+EARLY_PATIENCE = 2.0  # longest wait at the cap, as a multiple of `join_wait_s`
 
 
 @dataclass(slots=True)

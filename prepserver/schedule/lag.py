@@ -18,8 +18,7 @@ from prepserver.protocol.messages import SYNC_AFTER_S
 from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
 
-PATIENCE_S = 2.0
-"""How long a job may hold others back in total: longer than most checkpoints take."""
+PATIENCE_S = 2.0  # how long a job may hold others back in total: longer than most checkpoints take
 
 FORGIVEN = 0.25
 """Fraction of well-behaved time that a job earns back as patience. So a job that costs the others more than a fifth of

@@ -19,8 +19,7 @@ from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
 
-APART_S = 5.0
-"""Shortest time between parting and joining: sooner, the job would soon part again."""
+APART_S = 5.0  # shortest time between parting and joining: sooner, the job would soon part again
 
 
 class Meetings:

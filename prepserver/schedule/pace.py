@@ -21,8 +21,7 @@ FACTOR = 4.0
 together. Above 1 the other user would already be faster alone with half of the workers; the limit is higher because a
 parting is final and samples vary."""
 
-EVIDENCE_S = 1.0
-"""CPU time that lanes must have taken before they part: usually that of some dozens of samples."""
+EVIDENCE_S = 1.0  # CPU time that lanes must have taken before they part: usually that of some dozens of samples
 
 _APART = "/"  # other keys are hex digits
 

@@ -21,8 +21,7 @@ from prepserver.schedule.stream import Stream
 from prepserver.schedule.strikes import Strikes
 from prepserver.schedule.table import Table
 
-NO_ROOM_S = 10.0
-"""How long a job may hold back another user's job because there is no memory for parting."""
+NO_ROOM_S = 10.0  # how long a job may hold back another user's job because there is no memory for parting
 
 Answer = RingMade | RingRefused | None
 Steps = Generator[actions.Action, Answer, None]

@@ -13,8 +13,7 @@ ROUNDS_NEEDED = 2
 """A ring, and an early stream, has room for at least this many rounds of batches: with fewer, filling and reading would
 take turns."""
 
-RECENT_SAMPLES = 8192
-"""The time of a sample is an average over about this many recent samples."""
+RECENT_SAMPLES = 8192  # the time of a sample is an average over about this many recent samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from prepserver.schedule.workers import Task
 STRIKES_OUT = 6
 """A sample with this many strikes is not tried again. It loses its strikes when it is made after all."""
 
-CRASH_STRIKES = 3
-"""Strikes for a worker that crashed, exited or took too long: the second one is no coincidence."""
+CRASH_STRIKES = 3  # strikes for a worker that crashed, exited or took too long: the second one is no coincidence
 
 KILL_STRIKES = 2
 """Strikes for a worker that was killed from outside, for example because the kernel ran out of memory."""
@@ -27,8 +26,7 @@ QUARANTINES_MOST = 6
 """After this many samples were quarantined for a lane, with no chunk made in between, its jobs end with an error: all
 of its samples are probably like that, and each one costs several workers."""
 
-MOST_TOLD = 4096
-"""Most quarantined samples in one message to a worker."""
+MOST_TOLD = 4096  # most quarantined samples in one message to a worker
 
 _WHY = {
     CRASH_STRIKES: "workers crashed on it, exited, or took longer than sample_timeout_s",

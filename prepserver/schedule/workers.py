@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from prepserver.schedule.records import Chunk
 from prepserver.schedule.stream import Stream
 
-TASKS_PER_WORKER = 2
-"""One running and one queued, which hides the round trip."""
+TASKS_PER_WORKER = 2  # one running and one queued, which hides the round trip
 
 SLOW_NS = 500_000_000
 """Most time that a chunk of several rows may take, because other jobs wait for the worker: ten times that of an
 ordinary chunk of 64 rows. Nothing is queued behind a task that should take longer."""
 
-BARRED_S = 60.0
-"""How long a worker on another machine gets no tasks for a stream that it could not read."""
+BARRED_S = 60.0  # how long a worker on another machine gets no tasks for a stream that it could not read
 
 
 @dataclass(slots=True)

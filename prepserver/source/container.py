@@ -33,8 +33,7 @@ from prepserver.source.roots import ANYWHERE, Roots, open_below
 # The names of unfinished files begin with this, so that those of killed processes can be found.
 UNFINISHED = ".unfinished-"
 
-AGAIN = "attach again to have it rebuilt"
-"""What to do about a broken index of a cache."""
+AGAIN = "attach again to have it rebuilt"  # what to do about a broken index of a cache
 
 # The last byte is the version of the layout. A file of another version counts as broken, so a cache rebuilds it.
 _MAGIC = b"PREPIDX\x03"

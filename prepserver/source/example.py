@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Value = list[bytes] | npt.NDArray[Any]
-"""The value of a feature: a list of bytes, or an array of float32 or int64."""
+Value = list[bytes] | npt.NDArray[Any]  # the value of a feature: a list of bytes, or an array of float32 or int64
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _MAX_VARINT_BYTES = 10
 _TOO_LONG = f"a number has more than {_MAX_VARINT_BYTES} bytes"
-_PIECE_BYTES = 1 << 20
-"""Integers are decoded in pieces, because decoding takes fifty times the memory of a piece."""
+_PIECE_BYTES = 1 << 20  # integers are decoded in pieces, because decoding takes fifty times the memory of a piece
 _ALONE = 16
 """Up to this many bytes, integers are read one by one; above, as an array, which takes 30 us for any number."""
 

@@ -30,8 +30,7 @@ from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source, file_stamp, remote_bytes
 from prepserver.source.storage import remote
 
-MASKS = "mask_"
-"""Begins the names of the sections that list masks."""
+MASKS = "mask_"  # begins the names of the sections that list masks
 
 _FOLDERS_KEPT = 4096
 

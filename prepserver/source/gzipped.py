@@ -31,8 +31,7 @@ except ImportError:
 
 MAGIC = b"\x1f\x8b\x08"
 
-MOST_BYTES = 64 << 30
-"""Of one file, unpacked: its points take 2 GiB then, of the 8 GiB that an indexer may have."""
+MOST_BYTES = 64 << 30  # of one file, unpacked: its points take 2 GiB then, of the 8 GiB that an indexer may have
 
 _HELD_BYTES = 256 << 20
 """A file on the network of up to this size is held in memory while it is listed, up to eight at a time; a larger one is

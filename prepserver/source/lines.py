@@ -37,8 +37,7 @@ _STRETCH = 4096
 """The index holds the line number of each sample whose place is a multiple of this; others are counted from there, for
 messages."""
 
-_MOST_COUNTED_BYTES = 64 << 20
-"""Most bytes that are read to count the lines of such a stretch, which may be long."""
+_MOST_COUNTED_BYTES = 64 << 20  # most bytes that are read to count the lines of such a stretch, which may be long
 
 U64 = npt.NDArray[np.uint64]
 

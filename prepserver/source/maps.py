@@ -16,8 +16,7 @@ from prepserver.source.container import NumberRows
 
 I64 = npt.NDArray[np.int64]
 
-Place = tuple[int, int]
-"""(number of the source, index in it)."""
+Place = tuple[int, int]  # (number of the source, index in it)
 
 
 class IndexMap(ABC):

@@ -30,8 +30,7 @@ MOST_COORDINATE = 1e6
 MOST_FAULTS = 1000
 """Images with broken annotations. With more, the dataset is broken."""
 
-MOST_FAULT_CHARS = 500
-"""Of the reason for one: it quotes the file, and each worker keeps all reasons in memory."""
+MOST_FAULT_CHARS = 500  # of the reason for one: it quotes the file, and each worker keeps all reasons in memory
 
 _MORE = "QIIIq"
 

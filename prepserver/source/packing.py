@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-WINDOW = 1 << 16
-"""Texts of a window."""
+WINDOW = 1 << 16  # texts of a window
 
 _TRIES = 6
 _ENOUGH = 0.98  # of a row: a part of a long text that fills this much is not improved further

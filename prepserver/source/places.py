@@ -13,8 +13,7 @@ from prepserver.pipeline.urls import is_url
 from prepserver.source.roots import real_path
 
 MOST = 128
-MOST_BYTES = 8192
-"""Of all names together: they go to workers in one message."""
+MOST_BYTES = 8192  # of all names together: they go to workers in one message
 
 _FOLD_AT = 4096  # most folders that are remembered while a dataset is listed
 

@@ -29,8 +29,7 @@ from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 from prepserver.source.shards import open_shards
 from prepserver.source.values import value_of
 
-MISSING = (1 << 64) - 1
-"""Takes the place of an offset if the sample lacks the column."""
+MISSING = (1 << 64) - 1  # takes the place of an offset if the sample lacks the column
 
 _COMPRESSED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ)")
 

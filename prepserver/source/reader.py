@@ -27,13 +27,11 @@ from prepserver.source.storage import File, open_file, statuses
 # once and not trusted later (git calls such entries "racily clean").
 _COARSEST_TIME_NS = 2 * 10**9
 
-MAX_SAMPLES = 1 << 40
-"""Of a source: orders and messages take no more."""
+MAX_SAMPLES = 1 << 40  # of a source: orders and messages take no more
 
 _AT_ONCE = 8  # files that are listed in parallel
 
-Sections = dict[str, memoryview]
-"""Bytes of an index, by name."""
+Sections = dict[str, memoryview]  # bytes of an index, by name
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from typing import Literal
 
 from prepserver.telemetry.remedies import Remedies
 
-NOTICED = 0.05
-"""A wait of this fraction of the loop's time or more is a finding."""
+NOTICED = 0.05  # a wait of this fraction of the loop's time or more is a finding
 
 BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
 STARVED = 0.25  # a thread that has no core for this fraction of the time, while it could run, is a finding

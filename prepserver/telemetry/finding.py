@@ -8,8 +8,7 @@ from typing import Literal
 from prepserver.telemetry.facts import Facts
 
 Kind = Literal["not enough data", "healthy", "compute-bound", "data-bound", "copy-bound", "host-CPU-bound"]
-FINE: tuple[Kind, ...] = ("not enough data", "healthy", "compute-bound")
-"""Verdicts that ask for nothing."""
+FINE: tuple[Kind, ...] = ("not enough data", "healthy", "compute-bound")  # verdicts that ask for nothing
 
 
 @dataclass(frozen=True, slots=True)

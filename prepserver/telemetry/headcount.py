@@ -19,8 +19,7 @@ STARVED_S = 5.0
 SPARE_S = 30.0
 """How long a reason must last. A job that evaluates may pause for longer: workers come back quickly."""
 
-CALM_S = 600.0
-"""After this time without a change, the next change of direction counts as the first one."""
+CALM_S = 600.0  # after this time without a change, the next change of direction counts as the first one
 
 _MOST_DOUBT = 64
 _READY = 0.01  # a loop that waits for a smaller fraction of its time has its rows ready

@@ -19,8 +19,7 @@ from typing import Any
 MAX_SLICES = 3600
 """Slices in a file: an hour of seconds, or a week of slices of four minutes; less than a megabyte."""
 
-RUNS_KEPT = 3
-"""The last run of a job and two runs before it."""
+RUNS_KEPT = 3  # the last run of a job and two runs before it
 
 _MAX_VERDICTS = 16
 _MAX_TRACKS = 64

@@ -21,8 +21,7 @@ from prepserver.protocol.layout import PAGE_BYTES
 
 NO_TASK = -1
 NO_LANE = -1
-SEVERAL = -1
-"""The index while several samples are made at once: no single one is in hand."""
+SEVERAL = -1  # the index while several samples are made at once: no single one is in hand
 
 (
     _TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED,

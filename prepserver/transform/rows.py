@@ -25,8 +25,7 @@ from prepserver.transform.scale import divisor
 from prepserver.transform.stage import Array, Box, around
 from prepserver.transform.stored import StoredImage
 
-Target = tuple[RowMaker, Sequence[np.ndarray[Any, np.dtype[Any]]]]
-"""A maker and the rows of its fields."""
+Target = tuple[RowMaker, Sequence[np.ndarray[Any, np.dtype[Any]]]]  # a maker and the rows of its fields
 
 NextTarget = Callable[[int], object]
 """Called with the place of the target that is rendered next, or with `DECODING`, which all targets share."""

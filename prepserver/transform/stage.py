@@ -27,10 +27,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
 OpT = TypeVar("OpT", bound=Op)
 
-FIRST = 1
-"""Place of the op that gets the decoded image: after `Decode`."""
-NOT_FIRST = 0
-"""Place of a stage within a stage that never gets an image that is decoded at a smaller scale."""
+FIRST = 1  # place of the op that gets the decoded image: after `Decode`
+NOT_FIRST = 0  # place of a stage within a stage that never gets an image that is decoded at a smaller scale
 
 _WORDS = struct.Struct("<8Q")
 

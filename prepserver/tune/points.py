@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import TypeAlias
 
-ENOUGH = 0.97
-"""A cheaper point with this fraction of the best rate is as good."""
+ENOUGH = 0.97  # a cheaper point with this fraction of the best rate is as good
 
 FED = 0.95
 """A loop that gets this fraction of what it can take is fed, because handing over a batch takes time, too."""

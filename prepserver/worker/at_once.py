@@ -17,8 +17,7 @@ from prepserver.worker.caching import Caching
 from prepserver.worker.spent import Spent
 from prepserver.worker.streams import Lane, Stream
 
-Mark = Callable[[int, int], None]
-"""Called with (position, index) before each sample."""
+Mark = Callable[[int, int], None]  # called with (position, index) before each sample
 
 
 class AtOnce:

@@ -193,8 +193,7 @@ class Seal:
         return place not in self._unclear and _refused(place)
 
 
-OPEN = Seal(Parts())
-"""For code that runs without a sandbox."""
+OPEN = Seal(Parts())  # for code that runs without a sandbox
 
 
 def _refused(place: str) -> bool:

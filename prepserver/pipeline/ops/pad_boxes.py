@@ -8,8 +8,7 @@ from prepserver.pipeline.kinds import BoxCount, Boxes, Keypoints, Kind, PerBox
 from prepserver.pipeline.op import BoxOp
 from prepserver.pipeline.record import Columns
 
-COUNT = "count"
-"""The column that says how many boxes a row holds."""
+COUNT = "count"  # the column that says how many boxes a row holds
 
 
 class PadBoxes(BoxOp):

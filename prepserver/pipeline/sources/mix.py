@@ -9,8 +9,7 @@ from prepserver.pipeline.checks import items, number
 from prepserver.pipeline.composed import MAX_SOURCES, Composed, Pattern, Sources
 from prepserver.pipeline.errors import SpecError
 
-MAX_PERIOD = 4096
-"""Of the weights as whole numbers without a common divisor, their sum."""
+MAX_PERIOD = 4096  # of the weights as whole numbers without a common divisor, their sum
 
 _INEXACT = 1e-9  # 0.1 + 0.2 and the like
 

@@ -7,8 +7,7 @@ from prepserver.pipeline.composed import Composed
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
-MAX_INDICES = 1024
-"""In the spec, which travels in messages."""
+MAX_INDICES = 1024  # in the spec, which travels in messages
 
 
 class Subset(Composed):

@@ -30,8 +30,7 @@ from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.storage import File, open_file, statuses, stream
 
-MOST_BYTES = 4 << 30
-"""Of the JSON file; COCO's largest has 450 MB."""
+MOST_BYTES = 4 << 30  # of the JSON file; COCO's largest has 450 MB
 
 _LOOKS = 8
 

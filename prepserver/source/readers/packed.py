@@ -46,8 +46,7 @@ from prepserver.source.roots import ANYWHERE, Roots
 from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards
 
-INDEX_KEY = "packed dataset 2"
-"""Marks an index of this version; raise the number when sections or records change."""
+INDEX_KEY = "packed dataset 2"  # marks an index of this version; raise the number when sections or records change
 
 INDEX_PATTERN = "index-*.packed"
 PLAN_NAME = "pack.json"

@@ -37,11 +37,8 @@ from prepserver.source.storage.threads import Call, Threads
 S = TypeVar("S")
 T = TypeVar("T")
 
-IN_FLIGHT = 64
-"""Most reads in flight of one process."""
-
-HELD_BYTES = 256 << 20
-"""Most bytes of reads that were begun early and not used yet."""
+IN_FLIGHT = 64  # most reads in flight of one process
+HELD_BYTES = 256 << 20  # most bytes of reads that were begun early and not used yet
 
 _HELD = 4 * IN_FLIGHT
 _UNKNOWN_BYTES = 1 << 20  # counted for a read whose size is not known yet
@@ -54,8 +51,7 @@ _WEB = ("https", "http")
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 _NOWHERE = "127.0.0.1:0"
 
-ANY_REDIRECT = "PREPSERVER_REDIRECTS"
-"""In the environment, "any": redirects of web servers may lead anywhere."""
+ANY_REDIRECT = "PREPSERVER_REDIRECTS"  # in the environment, "any": redirects of web servers may lead anywhere
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")

@@ -13,11 +13,8 @@ import signal
 import struct
 import sys
 
-LONGEST_S = 60
-"""A trial that hangs ends after this time, even if the process that started it is gone."""
-
-OUT = None
-"""In a call's arguments: the address of the memory that it writes to."""
+LONGEST_S = 60  # a trial that hangs ends after this time, even if the process that started it is gone
+OUT = None  # in a call's arguments: the address of the memory that it writes to
 
 _COUNT, _SIZE, _NUMBER, _DATA, _ADDRESS = (
     ctypes.c_uint, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p,
