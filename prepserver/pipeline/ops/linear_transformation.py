@@ -30,10 +30,7 @@ class LinearTransformation(FileOp):
     paths = ("transformation_matrix", "mean_vector")
 
     def __init__(
-        self,
-        transformation_matrix: str | PathLike,
-        mean_vector: str | PathLike | checks.FloatOrFloats,
-        code: str = "",
+        self, transformation_matrix: str | PathLike, mean_vector: str | PathLike | checks.FloatOrFloats, code: str = ""
     ) -> None:
         self.transformation_matrix = _file("transformation_matrix", transformation_matrix)
         self.mean_vector = _numbers("mean_vector", mean_vector)

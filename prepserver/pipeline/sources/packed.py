@@ -20,12 +20,7 @@ class Packed(SourceSpec):
 
     paths = ("root",)
 
-    def __init__(
-        self,
-        root: str | PathLike,
-        masks: bool | None = None,
-        columns: DeclaredColumns | None = None,
-    ) -> None:
+    def __init__(self, root: str | PathLike, masks: bool | None = None, columns: DeclaredColumns | None = None) -> None:
         masks = checks.flag("masks", masks or False) or None
         if masks and columns is not None:
             raise SpecError("masks", masks, "columns names the mask: leave out one of the two")

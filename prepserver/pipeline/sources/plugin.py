@@ -22,15 +22,7 @@ class Plugin(PluginSpec, SourceSpec):
     role = "source"
     own = ("columns", "code")
 
-    def __init__(
-        self,
-        name: str,
-        /,
-        *,
-        columns: DeclaredColumns = IMAGES,
-        code: str = "",
-        **params: object,
-    ) -> None:
+    def __init__(self, name: str, /, *, columns: DeclaredColumns = IMAGES, code: str = "", **params: object) -> None:
         super().__init__(name, params, code)
         self.declared = declared.declared_columns(columns)
 
