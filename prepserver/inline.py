@@ -55,17 +55,10 @@ def _discarding() -> Iterator[None]:
 
 
 class InlineMaker:
-    """Fills rows of one stream.
+    """Fills rows of one stream; `make_order` explains `batch_rows`.
 
-    Args:
-        source, pipeline, shuffle, seed, shard, batch_rows: What rows are made from; see `make_order` for `batch_rows`.
-        on_scanning: Called with the number of samples found while the source is listed.
-        load: Plug-ins of this process; see `prepserver.plugins.load`.
-
-    Attributes:
-        index: The listing of the source.
-        order: Position to index.
-        code: See `Welcome`.
+    While the source is listed, `on_scanning` is called with the number of samples found. `load` names plug-ins of this
+    process; see `prepserver.plugins.load`.
 
     Raises:
         SourceError: The dataset, or a file that an op reads, is missing, empty or unreadable.
@@ -82,7 +75,7 @@ class InlineMaker:
         for path, digest in zip(pipeline.files, digests(pipeline.files), strict=True):
             codes[FILE, path] = digest
         source, pipeline = source.with_code(codes), pipeline.with_code(codes)
-        self.code = pipeline.code
+        self.code = pipeline.code  # see `Welcome`
         self.listing = build_index(source, _listings(), on_scanning)
         self.order = make_order(shuffle, self.listing.samples, seed, shard, batch_rows, *source.arrangement)
         with _discarding():

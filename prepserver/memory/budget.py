@@ -19,16 +19,10 @@ HEADROOM_BYTES = 256 << 20
 
 
 def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int, absent_bytes: int = 0) -> None:
-    """Refuse a ring that does not fit.
+    """Refuse a ring of `asked_bytes`; raises `MemoryShort`, which names the limit, if it does not fit.
 
-    Args:
-        asked_bytes: Size of the new ring.
-        held_bytes: Size of the rings that the daemon holds already, including untouched pages.
-        budget_bytes: The daemon's own limit (``--memory``).
-        absent_bytes: Pages of these rings that nobody has touched yet, so that the machine counts them as free.
-
-    Raises:
-        MemoryShort: The ring does not fit; the error names the limit.
+    The daemon holds rings of `held_bytes`, with untouched pages, of the `budget_bytes` that its ``--memory`` allows. Of
+    the pages, `absent_bytes` were never touched, so that the machine counts them as free.
     """
     if asked_bytes > budget_bytes - held_bytes:
         raise MemoryShort(

@@ -35,14 +35,7 @@ class MemoryMap:
     """Bytes [offset, offset + nbytes) of a segment, `copies` times in a row: 1, or 2 for a ring whose runs may wrap.
 
     `fd` may be closed afterwards. `offset` is a multiple of the page size; with 2 copies `nbytes` is one, too. Unless
-    `writable`, a write through any view is a SIGSEGV, by design.
-
-    Attributes:
-        address: Where the mapping starts in this process.
-        buffer: A ctypes array over all copies, to make arrays and tensors from.
-
-    Raises:
-        SegmentError: The kernel refused; the text has its reason.
+    `writable`, a write through any view is a SIGSEGV, by design. A `SegmentError` has the kernel's reason.
     """
 
     def __init__(self, fd: int, offset: int, nbytes: int, *, writable: bool, copies: int = 1) -> None:
@@ -62,9 +55,9 @@ class MemoryMap:
         # A fork of the training process (a DataLoader's worker, a subprocess) must not inherit the mapping, which would
         # keep the memory alive after this process ends.
         _libc.madvise(base, total, _MADV_DONTFORK)
-        self.address: int = base
+        self.address: int = base  # where the mapping starts in this process
         self.nbytes = total
-        self.buffer = (ctypes.c_ubyte * total).from_address(base)
+        self.buffer = (ctypes.c_ubyte * total).from_address(base)  # to make arrays and tensors from
         self._unmap = weakref.finalize(self.buffer, _unmap_in, os.getpid(), base, total)
         # At exit a daemon thread may still touch the mapping; the kernel unmaps it then.
         self._unmap.atexit = False

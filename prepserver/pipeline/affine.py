@@ -18,18 +18,12 @@ def affine(
     center: tuple[float, float] | None = None,
     size: tuple[int, int] | None = None,
 ) -> Matrix:
-    """Return the matrix of torchvision's ``affine``.
+    """Return the matrix of torchvision's ``affine``, with angles in degrees, clockwise, and places in pixels.
+
+    `full` is the (height, width) of the image. `size` is that of the result, whose centre lies on the image's; None for
+    the same size. `translate`, `shear` and `center` are (x, y); None for the image's centre.
 
     `sin`, `cos` and `tan` may differ in the last bit between C libraries; that moves a pixel once in many images.
-
-    Args:
-        full: (height, width) of the image.
-        angle: In degrees, clockwise.
-        translate: (x, y) in pixels.
-        scale: Factor.
-        shear: (x, y) in degrees.
-        center: (x, y) in pixels; None for the image's centre.
-        size: (height, width) of the result, with its centre on the image's; None for the same size.
     """
     turn, shear_x, shear_y = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     a = math.cos(turn - shear_y) / math.cos(shear_y)

@@ -298,10 +298,8 @@ class ComposedSource(Source):
 def unified(places: Sequence[str], classes: Sequence[list[str]], numbered: Sequence[bool]) -> tuple[list[str], Tables]:
     """Number classes by name over several sources, which messages call by their `places`.
 
-    `numbered` says of which sources some labels have no name.
-
-    Returns:
-        The names by common label, and for each source the common labels by its own; None where they are equal.
+    `numbered` says of which sources some labels have no name. Returns the names by common label, and for each source
+    the common labels by its own; None where they are equal.
 
     Raises:
         SourceError: The names differ, so labels must be numbered by name, but a source's labels have no names, or a

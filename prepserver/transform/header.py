@@ -154,9 +154,8 @@ def trimmed(data: bytes, header: JpegHeader, needed: Extent) -> bytearray:
 def cut_at(data: bytes, scan_at: int, count: int) -> int | None:
     """Return the offset just after the first `count` segments between restart markers.
 
-    Returns:
-        None if there are too many to count, if another marker comes first, or if the scan does not end with the end of
-        the image: that may make the whole file undecodable, which must not depend on how much of it is needed.
+    None if there are too many to count, if another marker comes first, or if the scan does not end with the end of the
+    image: that may make the whole file undecodable, which must not depend on how much of it is needed.
     """
     if count > _MAX_RESTARTS:
         return None

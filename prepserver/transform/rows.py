@@ -69,15 +69,10 @@ class Request:
 def make_rows(
     record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: NextTarget = lambda _: None
 ) -> None:
-    """Decode one sample once and render it into every target's row.
+    """Decode one sample once and render it into every target's row; `step` is called with what is done next.
 
-    Args:
-        record: The sample's columns. An image is encoded, or an array of pixels. Of an indexed image from a packed
-            dataset only the needed part is decoded.
-        key: What the random parameters depend on.
-        targets: Pairs of a maker and the rows of its fields, usually in shared memory. A row that is not made may hold
-            anything.
-        step: Called with what is done next; decoding comes first.
+    An image in `record` is encoded, or an array of pixels; of an indexed image from a packed dataset only the needed
+    part is decoded. Random parameters depend on `key`. A row that is not made may hold anything.
 
     Raises:
         BadSample: At least one row was not made; `failures` says which, and all others are complete.

@@ -32,18 +32,12 @@ def warped(matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tupl
 def warp(
     image: Array, into: Array | None, matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tuple[float, ...]
 ) -> Array:
-    """Return `image`, (H, W, C) uint8, seen through a matrix.
+    """Return `image`, (H, W, C) uint8, seen through a matrix, which maps points of the result to points of the image.
 
-    A pixel whose centre shows no point of the image gets the fill. At the edges, "bilinear" repeats the last pixel, as
-    Pillow does; torchvision on tensors blends it with the fill.
-
-    Args:
-        image: The pixels.
-        into: (height, width, C) uint8 for the result, not overlapping `image`; None for a new array.
-        matrix: Maps points of the result to points of the image.
-        size: (height, width) of the result.
-        interpolation: "nearest" or "bilinear".
-        fill: One value for all channels or one for each, 0 to 255.
+    The result has the (height, width) `size`; it goes `into` an array of that shape which does not overlap `image`,
+    None for a new one. A pixel whose centre shows no point of the image gets the `fill`: one value for all channels or
+    one for each, 0 to 255. `interpolation` is "nearest" or "bilinear"; at the edges, "bilinear" repeats the last pixel,
+    as Pillow does; torchvision on tensors blends it with the fill.
     """
     channels = image.shape[2]
     result = np.empty((*size, channels), np.uint8) if into is None else into

@@ -275,12 +275,10 @@ class Zygote:
                     raise ZygoteError(event.reason)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Kills the zygote and all children within `timeout_s`, and closes everything. A second call does nothing.
+        """Kills the zygote and all children within `timeout_s`, and closes everything; returns whether all have ended.
 
-        No process needs an orderly end: rows are in shared memory, and the daemon has all state.
-
-        Returns:
-            True if all processes have ended. One that waits for dead storage ends only when the kernel lets it.
+        One that waits for dead storage ends only when the kernel lets it. No process needs an orderly end: rows are in
+        shared memory, and the daemon has all state. A second call does nothing.
         """
         deadline_s = time.monotonic() + timeout_s
         if self._channel:

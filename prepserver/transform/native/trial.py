@@ -43,11 +43,8 @@ class Failed(Exception):
 def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[Result]]:
     """Make `calls`, in order, in a process of their own; `pillow` is the library from which libjpeg is taken.
 
-    Returns:
-        The path of the libjpeg that was used, and the result of each call.
-
-    Raises:
-        Failed: The process died, or took too long.
+    Returns the path of the libjpeg that was used, and the result of each call; raises `Failed` if the process died, or
+    took too long.
     """
     if not sys.executable or getattr(sys, "frozen", False):
         raise Failed("there is no Python interpreter to try them in")
