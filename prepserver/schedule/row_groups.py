@@ -132,9 +132,6 @@ class RowGroups:
 
     def _group_at(self, position: int) -> int:
         (index,) = self._indices(position, 1)
-        return self._group(index)
-
-    def _group(self, index: int) -> int:
         return bisect_right(self._ends, index)
 
     def _bounds(self, group: int) -> tuple[int, int]:
