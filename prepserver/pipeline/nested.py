@@ -48,6 +48,12 @@ class Nesting(Op):
     def outcomes(self) -> Sequence[Sequence[Op]]:
         """Return sequences of ops that a sample may go through: enough of them to know its kinds."""
 
+    @property
+    def looks(self) -> int:
+        """As `Op.looks`."""
+        each = {id(op): op.looks for op in self.transforms}
+        return sum(each[id(op)] for ops in self.outcomes() for op in ops)
+
     def after(self, columns: Columns) -> Columns:
         """Return what holds for a record after any of the outcomes.
 

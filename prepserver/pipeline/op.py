@@ -67,6 +67,11 @@ class Op(Spec):
         return {name: self.kind_after(kind) for name, kind in columns.items()}
 
     @property
+    def looks(self) -> int:
+        """How many ops `after` looks at: itself, or those that it holds, in all orders that it tries."""
+        return 1
+
+    @property
     def trims(self) -> Mapping[str, str]:
         """Columns that a batch trims to its longest row, each with the column of its lengths."""
         return {}

@@ -26,6 +26,9 @@ MAX_OPS = 64  # limit on the number of ops, not counting the `Decode` at the sta
 MAX_WIRE_BYTES = 24 << 10
 """Limit on a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
+MAX_LOOKS = 1 << 16
+"""Limit on `Op.looks` of all ops, times the columns: the daemon's loop needs 3 us for each."""
+
 MAX_FIELDS = 512
 MAX_FIELDS_BYTES = 16 << 10
 """Limits on the fields of a row. Their layout, with class names or a pipeline, is one message of 64 KiB."""
@@ -128,6 +131,9 @@ class Pipeline:
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
         _check_rows(rest, numbers, columns)
+        full = (given[0] if offset else Decode(), *rest)
+        wire = _wire(full, numbers)
+        _check_size(rest, wire, columns)
         record: Columns = with_index(columns)
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
@@ -140,10 +146,6 @@ class Pipeline:
                 "views=range(1) and views=range(1, 2), have two views of anything"
             )
             raise SpecError("views", views, reason)
-        full = (given[0] if offset else Decode(), *rest)
-        wire = _wire(full, numbers)
-        if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
-            raise SpecError("pipeline", wire, f"takes {nbytes} bytes, more than {MAX_WIRE_BYTES}")
         return cls(full, columns, _fields(record, views, given), digest_of(wire), views, numbers.start)
 
     @classmethod
@@ -218,6 +220,14 @@ def _check_rows(ops: Sequence[Op], numbers: range, columns: Columns) -> None:
             "moves one. Without that, all that lies on the images moves together"
         )
         raise SpecError("pipeline", mixing or beside, reason)
+
+
+def _check_size(ops: Sequence[Op], wire: list[dict[str, Any]], columns: Columns) -> None:
+    if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
+        raise SpecError("pipeline", wire, f"takes {nbytes} bytes, more than {MAX_WIRE_BYTES}")
+    if (looks := sum(op.looks for op in ops) * len(columns)) > MAX_LOOKS:
+        reason = f"looks at ops and columns, more than {MAX_LOOKS}: put fewer ops into RandomOrder"
+        raise SpecError("pipeline", looks, reason)
 
 
 def _as_list(given: object) -> list[Any]:

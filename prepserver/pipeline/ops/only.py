@@ -30,6 +30,11 @@ class Only(Op):
     def moves_one(self) -> bool:
         return self.inner.moves
 
+    @property
+    def looks(self) -> int:
+        """As `Op.looks`."""
+        return self.inner.looks
+
     def after(self, columns: Columns) -> Columns:
         if self.column not in columns:
             raise SpecError("column", self.column, f"is no column here; there are: {', '.join(columns)}")

@@ -58,6 +58,10 @@ def test_an_op_that_draws_a_size_needs_a_crop_after_it(op: Op) -> None:
     assert Pipeline.from_wire(pipeline.to_wire()) == pipeline
 
 
+MANY_ORDERS = RandomOrder([RandomOrder([RandomInvert()] * 20)] * 20)
+"""Small in a message, and a second of the daemon's time if each order was tried."""
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -74,6 +78,8 @@ def test_an_op_that_draws_a_size_needs_a_crop_after_it(op: Op) -> None:
         (lambda: pipeline_of(RandomApply([CenterCrop(9)])), "differ in shape"),
         (lambda: pipeline_of(RandomApply([ToDtype("float32"), Resize(9)], p=1)), "transforms.op = .*works on uint8"),
         (lambda: pipeline_of(RandomOrder([CenterCrop(9), Pad(2)])), "differ in shape"),
+        (lambda: pipeline_of(MANY_ORDERS), "more than 65536: put fewer ops into RandomOrder"),
+        (lambda: pipeline_of(Only("image", MANY_ORDERS)), "more than 65536: put fewer ops into RandomOrder"),
         (lambda: pipeline_of(ToDtype("float32"), RandomErasing(value=(1, 2, 3)), RandomInvert()), "works on uint8"),
         (lambda: pipeline_of(RandomErasing(value=0.5)), "value = .*whole numbers from 0 to 255"),
         (lambda: RandomErasing(value="noise"), 'or "random"'),
