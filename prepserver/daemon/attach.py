@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import struct
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ class Peer:
         self.asked = False  # whether it has asked its one question
         self.is_told = False  # whether its last message was sent to it, or its lease ended by `hang_up`
         self.cursor: int | None = None  # the daemon's number for its attachment, if it has one
+        self.is_dropped = False  # whether its connection has ended, and only what it was given may be left unread
         self.mismatch = ""  # why this daemon serves no rows to its release; empty if it does
         self._given = 0  # descriptors that it was given
 
@@ -58,8 +61,21 @@ class Peer:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has asked nothing, or should hang up after its last message."""
+        """Whether it has asked nothing, or should hang up after its last message; never while `leaves_descriptors`."""
+        if self.is_dropped:
+            return not self.leaves_descriptors
         return not self.asked or (self.is_told and self.cursor is None)
+
+    @property
+    def leaves_descriptors(self) -> bool:
+        """Whether it may have left descriptors unread.
+
+        The kernel counts them against the daemon's user until the peer reads them or hangs up. With too many, nobody
+        gets any.
+        """
+        if not self._given:
+            return False
+        return any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
 
     def open(self, path: Path) -> None:
         """Gives the peer its line. While the line is made, its socket is at `path`.
@@ -96,11 +112,22 @@ class Peer:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
+    def drop(self) -> None:
+        """Ends the connection, and keeps only the socket that tells whether it `leaves_descriptors`."""
+        self.is_told = self.is_dropped = True
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self._close_others()
+
     def close(self) -> None:
         """Ends the lease and the line."""
         self.sock.close()
+        self._close_others()
+
+    def _close_others(self) -> None:
         if self.line is not None:
             self.line.close()
+            self.line = None
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

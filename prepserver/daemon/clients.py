@@ -92,6 +92,7 @@ class Clients:
             self._listener.close()
         for peer in self.peers:
             self.drop(peer)
+            self._close(peer)
         self._complaints.close()
 
     def tick(self, now_s: float) -> None:
@@ -100,6 +101,8 @@ class Clients:
         for silent in self.peers.overdue(now_s):
             self._drop_silent(silent, f"no question arrived within {SILENCE_S:g} s")
         for peer in self.peers:
+            if peer.is_dropped:
+                self.drop(peer)
             self._flush(peer)
 
     def _accept(self) -> None:
@@ -290,11 +293,20 @@ class Clients:
             self.driver.happened(RankLeft(attachment.cursor))
 
     def drop(self, peer: Peer) -> None:
-        """Ends a connection, and with it its attachment."""
+        """Ends a connection, and with it its attachment.
+
+        It keeps its place while the peer leaves descriptors unread, so that nobody can leave any number.
+        """
         if peer.fileno() < 0:
             return
-        self._leave(peer)
-        for fd in (peer.fileno(), peer.pidfd, -1 if peer.line is None else peer.line.fileno()):
-            self.poll.forget(fd)
+        if not peer.is_dropped:
+            self._leave(peer)
+            for fd in (peer.fileno(), peer.pidfd, -1 if peer.line is None else peer.line.fileno()):
+                self.poll.forget(fd)
+            peer.drop()
+        if not peer.leaves_descriptors:
+            self._close(peer)
+
+    def _close(self, peer: Peer) -> None:
         self.peers.remove(peer)
         peer.close()

@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from prepserver.cli import exits
 from prepserver.protocol import zmtp
 from prepserver.protocol.codec import encode
-from prepserver.protocol.messages import Refused, Sync
+from prepserver.protocol.messages import AskStatus, Refused, Status, Sync
 from tests.support import leaks
 from tests.support.clients import ClientProcess, inline_rows
 from tests.support.honest import SOURCE, SPEC, honest_reader
@@ -26,7 +27,7 @@ from tests.support.hostile import Attached, Stranger
 from tests.support.server import Server, cli
 from tests.support.waiting import PATIENCE_S, wait_until
 
-HOSTILE, OTHER, SILENT = 60991, 60992, 60993
+DAEMON, HOSTILE, OTHER, SILENT = 60990, 60991, 60992, 60993
 LIMIT = 256
 """Open files that the daemon may have: 31 connections."""
 
@@ -43,8 +44,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.skipif(os.getuid() != 0, reason="on
 class SmallServer(Server):
     """A daemon with few descriptors, to which everybody may connect."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        within = ("sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh")
+    def __init__(self, limit: int = LIMIT, within: Sequence[str] = ()) -> None:
+        within = ("sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *within)
         super().__init__(workers=1, settings={"socket_mode": "0666", "drain_s": 0.2}, within=within)
         self.home.chmod(0o711)
 
@@ -89,6 +90,15 @@ def room_for_a_crowd() -> Iterator[None]:
 def assert_others_get_in(server: Server) -> None:
     with Attached(server, SOURCE, uid=OTHER, job="newcomer") as newcomer:
         assert newcomer.welcome.samples == SOURCE.n
+
+
+def gets_in(server: Server, uid: int) -> bool:
+    with Stranger(server, uid=uid) as stranger:
+        try:
+            stranger.send(encode(AskStatus()))
+        except AssertionError:  # it got a refusal in place of its line
+            return False
+        return isinstance(stranger.receive(), Status)
 
 
 def test_a_crowd_that_says_nothing_locks_nobody_out(
@@ -183,6 +193,24 @@ def test_a_client_that_asks_and_never_reads_costs_no_memory(
         assert leaks.resident_bytes(small_server.pid) < before + MOST_GROWTH_BYTES
         assert "stranger" in [job["name"] for job in small_server.status()["jobs"]]
         assert_others_get_in(small_server)
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is not on this machine")
+def test_descriptors_left_unread_lock_nobody_else_out() -> None:
+    # Not as root, for whom the kernel counts no descriptors on their way. The packages may be in root's folder.
+    read = "+dac_read_search"
+    within = ("setpriv", f"--reuid={DAEMON}", f"--regid={DAEMON}", "--clear-groups", f"--bounding-set=-all,{read}")
+    server = SmallServer(within=(*within, f"--inh-caps={read}", f"--ambient-caps={read}"))
+    for path in (server.home, server.home / "config.toml"):
+        os.chown(path, DAEMON, DAEMON)
+    with server, contextlib.ExitStack() as crowd:
+        for _ in range(2 * LIMIT):
+            stranger = crowd.enter_context(Stranger(server, uid=HOSTILE))
+            with contextlib.suppress(OSError):
+                stranger.sock.send(b"garbage, so that it is dropped at once")
+        assert_others_get_in(server)
+        crowd.close()
+        wait_until(lambda: gets_in(server, HOSTILE), why=server.log)
 
 
 def test_a_limit_that_holds_no_clients_is_refused_at_the_start() -> None:
