@@ -46,6 +46,8 @@ class Peer:
         self.asked = False  # whether it has asked its one question
         self.is_told = False  # whether its last message was sent to it, or its lease ended by `hang_up`
         self.cursor: int | None = None  # the daemon's number for its attachment, if it has one
+        self.is_queued = False  # whether what it has said waits to be read, because it has asked nothing yet
+        self.is_late = False  # whether it is read for the last time, unless it asks something
         self.is_dropped = False  # whether its connection has ended, and only what it was given may be left unread
         self.mismatch = ""  # why this daemon serves no rows to its release; empty if it does
         self._given = 0  # descriptors that it was given
@@ -64,7 +66,7 @@ class Peer:
         """Whether it has asked nothing, or should hang up after its last message; never while `leaves_descriptors`."""
         if self.is_dropped:
             return not self.leaves_descriptors
-        return not self.asked or (self.is_told and self.cursor is None)
+        return not (self.asked or self.is_queued) or (self.is_told and self.cursor is None)
 
     @property
     def leaves_descriptors(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _LAST_MESSAGES = 1000  # most messages that are read from a client that has ended
 _ACCEPTED_AT_ONCE = 16
+_QUESTIONS_S = 0.02  # how long questions may keep the loop from everything else; the last one may take longer
 
 P = ParamSpec("P")
 
@@ -72,6 +75,8 @@ class Clients:
     _ask: Callable[[Peer, AnyQuestion], None] = field(init=False)
     _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
     _listener: Listener | None = field(default=None, init=False)
+    # by uid: those that have said something and asked nothing yet
+    _queued: dict[int, deque[Peer]] = field(default_factory=dict, init=False)
 
     # -- the sockets --------------------------------------------------------------------------------
 
@@ -131,14 +136,47 @@ class Clients:
     @_guarded
     def _drop_silent(self, peer: Peer, text: str) -> None:
         """Drops a peer that has asked nothing (unless its question has just arrived), or that should have hung up."""
-        if not peer.is_told and peer.line is not None:
-            self._read_line(peer)
+        if not (peer.is_told or peer.is_late) and peer.line is not None and peer.line.has_more():
+            peer.is_late = True
+            self._queue(peer)
+            return
         if not peer.asked:
             peer.turn_away(messages.Refused("busy", text))
-        if peer.is_told or not peer.asked:
-            self.drop(peer)
+        self.drop(peer)
 
     # -- messages -----------------------------------------------------------------------------------
+
+    def read_questions(self) -> bool:
+        """Reads some questions, of each user in turn; returns whether others wait. Call it again and again.
+
+        One takes up to 0.2 s, and a user may ask thousands at once. Meanwhile jobs run on, and other users are heard.
+        """
+        until_s = time.monotonic() + _QUESTIONS_S
+        while self._queued:
+            uid, peers = next(iter(self._queued.items()))
+            peer = peers.popleft()
+            del self._queued[uid]
+            if peers:
+                self._queued[uid] = peers  # behind the others
+            peer.is_queued = False
+            if peer.line is not None:  # else it was dropped
+                self.poll.watch(peer.line.fileno(), functools.partial(self._line_ready, peer))
+                self._read_line(peer)
+            if time.monotonic() >= until_s:
+                break
+        return bool(self._queued)
+
+    def _line_ready(self, peer: Peer) -> None:
+        if peer.asked:
+            self._read_line(peer)
+        else:
+            self._queue(peer)
+
+    def _queue(self, peer: Peer) -> None:
+        if not peer.is_queued and peer.line is not None:
+            peer.is_queued = True
+            self.poll.forget(peer.line.fileno())
+            self._queued.setdefault(peer.uid, deque()).append(peer)
 
     @_guarded
     def _read_line(self, peer: Peer) -> None:
@@ -212,7 +250,7 @@ class Clients:
             self.drop(peer)
             return
         assert peer.line is not None
-        self.poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
+        self.poll.watch(peer.line.fileno(), functools.partial(self._line_ready, peer))
 
     @_guarded
     def _ended(self, peer: Peer) -> None:

@@ -215,7 +215,7 @@ class Daemon:
                 self._watch.mark(now_s)
                 self._sizer.mark(now_s)
                 self._sign_of_life()
-            self._poll.run_once(max(0.0, next_tick_s - awake.now_s()))
+            self._poll.run_once(0.0 if self._clients.read_questions() else max(0.0, next_tick_s - awake.now_s()))
 
     def _sign_of_life(self) -> None:
         if self._notifier.watchdog_s is not None:

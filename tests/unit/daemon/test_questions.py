@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import pytest
 
+from prepserver.daemon import clients
 from prepserver.daemon.ask import ask
-from prepserver.daemon.attach import Listener
+from prepserver.daemon.attach import Listener, Peer
 from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.clients import Clients
 from prepserver.daemon.driver import Driver
@@ -25,8 +26,10 @@ from prepserver.daemon.questions import Life, Questions
 from prepserver.daemon.rings import Rings
 from prepserver.daemon.runtime_dir import Door
 from prepserver.order import make_order
+from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, Refused
 from prepserver.schedule.coordinator import Coordinator
+from tests.support.hostile import Stranger
 from tests.support.waiting import PATIENCE_S
 
 STATE = {"text": "x" * 10_000}
@@ -36,6 +39,7 @@ class Desk:
     """A daemon's end of its connections, without workers and jobs."""
 
     def __init__(self, runtime_dir: Path) -> None:
+        self.runtime_dir = runtime_dir
         self.attach_socket = runtime_dir / ATTACH_SOCKET
         self.poll = Poll()
         driver = Driver(Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0), workers=1))
@@ -59,6 +63,7 @@ class Desk:
             answer = other.submit(ask, self.attach_socket, question, PATIENCE_S)
             while not answer.done():
                 self.poll.run_once(0.01)
+                self.clients.read_questions()
             return answer.result()
 
 
@@ -92,3 +97,23 @@ def _files_of_at_most(nbytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_many_questions_of_one_user_wait_for_those_of_others(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_QUESTIONS_S", 0.0)
+    asked: list[int] = []
+    monkeypatch.setattr(desk.clients, "_ask", lambda peer, _question: asked.append(peer.uid))
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(Stranger(cast(Any, desk))) for _ in range(4)]
+        peers: list[Peer] = []
+        while not all(peer.line for peer in peers) or len(peers) < 4:
+            desk.poll.run_once(0.01)
+            peers = list(desk.clients.peers)
+        for uid, peer, stranger in zip([1, 1, 1, 2], peers, strangers, strict=True):
+            peer.uid = uid
+            stranger.send(encode(AskStatus()))
+        while not all(peer.is_queued for peer in peers):
+            desk.poll.run_once(0.01)
+        while desk.clients.read_questions():
+            pass
+    assert asked == [1, 2, 1, 1]
