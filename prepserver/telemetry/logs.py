@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 
 def printable(name: str) -> str:
@@ -25,6 +26,10 @@ class OneLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """See `logging.Formatter`."""
         return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """See `logging.Formatter`. Each line is indented, so that no error's text looks like a line of the log."""
+        return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JsonLines(logging.Formatter):
