@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from prepserver.pipeline.source import short
 from prepserver.pipeline.urls import is_url, split
 from prepserver.source.errors import SourceError, unusable
 from prepserver.source.roots import Roots, open_below
@@ -15,6 +16,7 @@ from prepserver.source.storage import remote_files
 
 _WILD = frozenset("*?[")
 _MOST_PATHS = 1_000_000
+_MOST_BRACES = 100  # of a path; each is a call in another
 
 
 def expand(pattern: str) -> list[str]:
@@ -26,6 +28,8 @@ def expand(pattern: str) -> list[str]:
     head, brace, rest = pattern.partition("{")
     if not brace:
         return [pattern]
+    if (braces := pattern.count("{")) > _MOST_BRACES:
+        raise SourceError(f"{short(pattern)} has {braces} braces, and at most {_MOST_BRACES} are expanded")
     inside, closed, tail = rest.partition("}")
     if not closed or not inside:
         raise SourceError(f"{pattern}: braces must hold names, as in {{a,b}}, or a range, as in {{000..127}}")
