@@ -179,6 +179,9 @@ class Listings:
         except CannotPass as e:
             self._report(listing, work.IndexFailed(f"cannot list the source now: {e}; try again in a few seconds"))
             return
+        except ProtocolError as e:  # nothing limits the source, the files of ops and the roots together
+            self._report(listing, work.IndexFailed(f"use shorter paths, or fewer: {e}"))
+            return
         except ChannelClosed:
             pass  # its end is an event of its own
         self._poll.watch_writing(child.fileno(), child.blocked)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from prepserver.pipeline.batches import BatchLine, batch_rows
 from prepserver.protocol import work
 from prepserver.protocol.layout import ring_fields
+from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.asked import (
     EpochPosition,
@@ -57,6 +58,7 @@ T = TypeVar("T")
 Making = Generator[Action, Answer, T]
 """`Steps` with a result."""
 
+_GREATEST_ID = 2**31 - 1  # takes as much room in a message as any
 _FARTHEST = 2**60  # where a job may begin at most; messages count up to 2**62
 
 
@@ -276,6 +278,7 @@ class Admission:
         if sibling is None:
             self._check_limits(keys.run, event, where.into or where.ahead or where.stream)
         self._lines(event, sibling, where)  # refuses a rank without batches before a ring is made
+        self._described(event)  # refuses a source that no message holds
         lane: Lane | None = None
         if where.lane is None:
             where, lane = yield from self._with_ring(request, where, event)
@@ -382,15 +385,28 @@ class Admission:
             return where, None
         return (yield from self._with_ring(replace(request, early=False), where, event))
 
+    def _described(self, event: RankAttaches) -> work.AddStream:
+        """The message that describes the stream of a job to workers.
+
+        Raises:
+            Refusal: It is too large.
+        """
+        attach, listing = event.asked.attach, event.listing
+        spec = work.AddStream(
+            _GREATEST_ID, event.asked.source, listing.path, attach.shuffle, attach.seed, [], listing.roots,
+            attach.num_shards, attach.shard_index, batch_rows(attach.batching, attach.batch_size), listing.places,
+            listing.key,
+        )  # fmt: skip
+        try:
+            return self._strikes.told(spec, listing.digest)
+        except ProtocolError as e:
+            raise Refusal("spec", f"the source and its folders are too large: use fewer or shorter paths. {e}") from e
+
     def _open_stream(self, key: str, event: RankAttaches, position: int) -> Stream:
         attach, listing = event.asked.attach, event.listing
         order = self._orders(attach, listing.samples)
         stream_id = self._table.new_id()
-        spec = work.AddStream(
-            stream_id, event.asked.source, listing.path, attach.shuffle, attach.seed,
-            self._strikes.for_workers(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
-            batch_rows(attach.batching, attach.batch_size), listing.places, listing.key,
-        )  # fmt: skip
+        spec = replace(self._described(event), stream=stream_id)
         along = attach.shuffle == "none" or bool(spec.batch_rows)
         groups = (
             RowGroups(order.indices, listing.row_groups, listing.kept_rows) if along and listing.row_groups else None

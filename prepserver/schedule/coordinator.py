@@ -11,7 +11,6 @@ another stream must not be told of rows there while it still reads its old ring.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from prepserver.protocol.work import AddLane, AddStream
@@ -129,7 +128,7 @@ class Coordinator:
         """The messages that tell a new worker of all streams and lanes."""
         found: list[AddStream | AddLane] = []
         for stream in self.table.streams.values():
-            found.append(replace(stream.spec, quarantined=self.strikes.for_workers(stream.source)))
+            found.append(self.strikes.told(stream.spec, stream.source))
             found += [self._partings.add_lane(stream, lane) for lane in stream.lanes.values()]
         return found
 

@@ -47,7 +47,7 @@ class Partings:
     def add_lane(self, stream: Stream, lane: Lane) -> AddLane:
         """The message that describes a lane to workers."""
         layout = RingLayout(lane.rows, lane.fields).to_wire()
-        return AddLane(lane.id, stream.id, lane.pipeline, layout, self._strikes.for_workers(stream.source, lane.key[0]))
+        return self._strikes.told(AddLane(lane.id, stream.id, lane.pipeline, layout), stream.source, lane.key[0])
 
     def part(self, parting: Parting, now_s: float) -> Steps:
         """Moves jobs to a separate stream, if there is memory for its rings.
@@ -99,7 +99,7 @@ class Partings:
         begin = min([start, *(c.first_needed for c in leaving if not c.present)])
         stream.bad.rename({lane: [new[lane].id for new in (shared, own) if lane in new] for lane in stream.lanes})
         made_id = self._table.new_id()
-        spec = replace(stream.spec, stream=made_id, quarantined=self._strikes.for_workers(stream.source))
+        spec = self._strikes.told(replace(stream.spec, stream=made_id), stream.source)
         made = Stream(
             made_id, key, stream.source, stream.n, stream.next_start, begin, spec, parted_s=now_s,
             groups=stream.groups and stream.groups.fresh(),

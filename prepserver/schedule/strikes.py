@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
+from typing import TypeVar
 
 from prepserver.pipeline.sources import location_of
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
+from prepserver.protocol.work import AddLane, AddStream
 from prepserver.schedule.actions import Action, QuarantineSample
 from prepserver.schedule.records import Chunk, Suspect
 from prepserver.schedule.stream import Stream
@@ -27,6 +31,10 @@ QUARANTINES_MOST = 6
 of its samples are probably like that, and each one costs several workers."""
 
 MOST_TOLD = 4096  # most quarantined samples in one message to a worker
+
+_INDEX_BYTES = 9  # of one in a message, such as 2**48
+
+M = TypeVar("M", AddStream, AddLane)
 
 _WHY = {
     CRASH_STRIKES: "workers crashed on it, exited, or took longer than sample_timeout_s",
@@ -52,9 +60,15 @@ class Strikes:
         for index, pipeline in samples:
             self.quarantined[source, pipeline].add(index)
 
-    def for_workers(self, source: str, pipeline: str = "") -> list[int]:
-        """The quarantined samples of a source, or of a source in one pipeline, as far as they fit into a message."""
-        return sorted(self.quarantined.get((source, pipeline), ()))[:MOST_TOLD]
+    def told(self, message: M, source: str, pipeline: str = "") -> M:
+        """A message with the quarantined samples of a source, or of a source in one pipeline, as far as they fit.
+
+        Raises:
+            ProtocolError: It is too large without them.
+        """
+        found = sorted(self.quarantined.get((source, pipeline), ()))
+        room = (MAX_MESSAGE_BYTES - len(encode(replace(message, quarantined=[2**48])))) // _INDEX_BYTES
+        return replace(message, quarantined=found[: min(MOST_TOLD, room)])
 
     def blame(self, task: Task | None, suspect: Suspect | None, strikes: int, *, stuck: bool) -> list[Action]:
         """Counts strikes against `suspect`, of a dead worker's oldest task, and may quarantine it."""

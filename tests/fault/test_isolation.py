@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from prepclient import InvalidSpec, Joining, PrepClient
-from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
-from prepserver.pipeline.sources import SourceSpec
+from prepclient import InvalidSpec, Joining, PrepClient, kinds
+from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, PadTokens, Resize, Tokenize
+from prepserver.pipeline.source import MAX_WIRE_BYTES
+from prepserver.pipeline.sources import Csv, SourceSpec
 from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.server import Server
@@ -27,6 +29,9 @@ LARGE: tuple[Op, ...] = (Resize((5000, 5000)), ColorJitter(0.4), CenterCrop(8))
 
 SLOW: tuple[Op, ...] = (Resize((1500, 1500)), *itertools.repeat(ColorJitter(0.4, 0.4, 0.4, 0.1), 60), CenterCrop(8))
 """Wants 20 s for a row."""
+
+
+TEXTS = {"a": kinds.Text(), "b": kinds.Text()}
 
 
 def job(server: Server, source: SourceSpec, ops: tuple[Op, ...], **arguments: Any) -> PrepClient:
@@ -80,3 +85,38 @@ def test_a_slow_pipeline_has_no_sample_quarantined_for_others(new_server: NewSer
     with job(server, source, OPS, batch_size=2) as other:
         assert read(other) == inline_rows(source, batch_size=2)
     assert server.status()["quarantined_for_pipelines"] == [found]
+
+
+def folder(path: Path, nbytes: int) -> Path:
+    """Makes a folder whose path has this many bytes."""
+    while (left := nbytes - len(str(path)) - 1) > 0:
+        path /= "x" * (left if left < 200 else 100)
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_source_too_large_for_messages_is_refused(new_server: NewServer, tmp_path: Path) -> None:
+    """With the folders that workers may open it is too large for a message to them, although its question is not."""
+    tokenizers = [folder(tmp_path / name, 4070) / "t" for name in TEXTS]
+    folders = [folder(tmp_path / str(number), 742) for number in range(11)]
+    files = [folders[number % 11] / f"{number:02}.csv" for number in range(64)]
+    left = 2 * MAX_WIRE_BYTES - len(json.dumps(Csv(files, columns=TEXTS).to_wire(), separators=(",", ":")))
+    for number, file in enumerate(files):
+        files[number] = file.with_name("x" * min(left, 100) + file.name)
+        left -= min(left, 100)
+    for each in (*files, *tokenizers):
+        each.write_text("a,b\nc,d\n")
+    ops: list[Op] = []
+    for name, tokenizer in zip(TEXTS, tokenizers, strict=True):
+        ops += [Tokenize(tokenizer, column=name, into=f"of_{name}"), PadTokens(8, mask=None, column=f"of_{name}")]
+    server, honest = new_server(), photo_tree(tmp_path / "set", 32)
+    with job(server, honest, OPS) as client:
+        batches = iter(client)
+        rows = rows_of(next(batches))
+        workers = server.workers()
+        large = job(server, Csv(files, columns=TEXTS), tuple(ops), job="large")
+        with large, pytest.raises(InvalidSpec, match="use fewer or shorter paths"):
+            next(iter(large))
+        rows += [row for batch in batches for row in rows_of(batch)]
+        assert rows == inline_rows(honest, batch_size=4)
+        assert server.workers() == workers

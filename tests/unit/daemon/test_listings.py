@@ -98,6 +98,15 @@ def test_all_who_wait_for_a_source_hear_of_one_scan(indexing: Indexing) -> None:
     assert len(indexing.children) == 1
 
 
+def test_a_request_that_no_message_holds_is_refused(indexing: Indexing) -> None:
+    large = [Waiting() for _ in range(MOST_PER_UID + 1)]
+    for number, waiting in enumerate(large):
+        indexing.listings.want({**SOURCE, "root": f"/{number}" + "x" * 70_000}, waiting, 1)
+    indexing.listings.tick()
+    assert all("fewer: BuildIndex has 70" in waiting.heard[0] for waiting in large)
+    assert all(child.fileno() < 0 for child in indexing.children)
+
+
 def test_another_source_is_another_scan(indexing: Indexing) -> None:
     waiting = Waiting()
     indexing.listings.want(SOURCE, waiting, 1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.batches import BatchLine, BatchShape
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
 from prepserver.protocol.work import AddLane, AddStream, DropLane, DropStream
 from prepserver.schedule.actions import (
     Action,
@@ -794,12 +795,25 @@ def test_a_worker_is_overdue_from_when_its_task_was_first_seen() -> None:
     assert s.workers.overdue(6.1, 5.0) == [1]
 
 
+def add_stream(**source: str) -> AddStream:
+    return AddStream(1, source, "/index", "none", 0)
+
+
+def test_workers_are_told_as_many_bad_samples_as_fit() -> None:
+    s = scheduler()
+    s.strikes.set_known("source", tuple((2**40 + index, "") for index in range(10_000)))
+    few = s.strikes.told(add_stream(path="x" * 45_000), "source")
+    many = s.strikes.told(add_stream(), "source")
+    assert 0 < len(few.quarantined) < len(many.quarantined) == 4096
+    assert len(encode(few)) <= MAX_MESSAGE_BYTES
+
+
 def test_known_bad_samples_do_not_change_under_a_reader() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
     s.strikes.set_known("source", ((1, ""),))
-    assert s.strikes.for_workers("source") == []
+    assert s.strikes.told(add_stream(), "source").quarantined == []
 
 
 def test_a_rank_that_has_ended_is_not_heard() -> None:
