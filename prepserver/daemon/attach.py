@@ -83,7 +83,7 @@ class Peer:
         """Gives the peer its line. While the line is made, its socket is at `path`.
 
         Raises:
-            OSError: No descriptor is left, or the peer is gone.
+            OSError: No descriptor is left, or the peer is gone (`BrokenPipeError`, `ConnectionResetError`).
         """
         self.line, theirs = open_line(path, TO_ANY_DAEMON if self.mismatch else TO_DAEMON)
         with theirs:

@@ -243,6 +243,9 @@ class Clients:
         peer.mismatch = mismatch(hello)
         try:
             peer.open(self.line_socket)
+        except (BrokenPipeError, ConnectionResetError):  # it gave up while it waited for this daemon to start
+            self.drop(peer)
+            return
         except OSError as e:
             text = f"the daemon cannot open a line to this client: {e.strerror}. Try again later"
             self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, text)

@@ -20,7 +20,7 @@ from prepclient import PrepClient
 from prepserver.cli import exits
 from prepserver.daemon.ask import ask
 from prepserver.pipeline.sources import SyntheticImages
-from prepserver.protocol.messages import ATTACH_SOCKET, AskStop, Refused
+from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, inline_rows
 from tests.support.server import Server, cli
@@ -118,6 +118,15 @@ def test_jobs_find_the_socket_whether_the_daemon_runs_or_not(service: ServiceMan
     assert service.socket_path.stat().st_ino == inode
     assert service.told("READY")["STATUS"] == "1 worker, no jobs"
     assert service.told("WATCHDOG")["WATCHDOG"] == "1"
+
+
+def test_nobody_hears_of_clients_that_gave_up_waiting(service: ServiceManager) -> None:
+    service.kill()
+    with pytest.raises(TimeoutError):  # as `prepserver status` while the daemon starts
+        ask(service.socket_path, AskStatus(), 0.05)
+    service.start()
+    assert service.status()["state"] == "running"
+    assert "turned away" not in service.log()
 
 
 def test_a_successor_is_told_that_the_service_manager_restarts(service: ServiceManager) -> None:
