@@ -12,7 +12,7 @@ class MemoryShort(RuntimeError):
 
     def __init__(self, asked_bytes: int, free_bytes: int, limit: str) -> None:
         super().__init__(
-            f"a ring of {asked_bytes / 2**20:.0f} MiB was asked for and {max(0, free_bytes) / 2**20:.0f} MiB "
+            f"a ring of {asked_bytes / 2**20:.1f} MiB was asked for and {max(0, free_bytes) / 2**20:.1f} MiB "
             f"are free: {limit}"
         )
         self.asked_bytes = asked_bytes

@@ -24,8 +24,8 @@ def test_a_ring_beyond_the_budget_is_refused_with_the_knob() -> None:
         check_fits(3 * MIB, 8 * MIB, 10 * MIB)
     assert (e.value.asked_bytes, e.value.free_bytes) == (3 * MIB, 2 * MIB)
     for said in (
-        "a ring of 3 MiB was asked for",
-        "2 MiB are free",
+        "a ring of 3.0 MiB was asked for",
+        "2.0 MiB are free",
         "budget for rings is 10 MiB",
         "--memory",
         "prefetch",
@@ -33,8 +33,13 @@ def test_a_ring_beyond_the_budget_is_refused_with_the_knob() -> None:
         assert said in str(e.value)
 
 
+def test_a_small_ring_is_not_said_to_have_no_bytes() -> None:
+    with pytest.raises(MemoryShort, match=r"a ring of 0\.4 MiB was asked for and 0\.2 MiB are free"):
+        check_fits(MIB * 2 // 5, 10 * MIB - MIB // 5, 10 * MIB)
+
+
 def test_a_budget_that_is_overdrawn_has_nothing_free() -> None:
-    with pytest.raises(MemoryShort, match="0 MiB are free"):
+    with pytest.raises(MemoryShort, match=r" 0\.0 MiB are free"):
         check_fits(MIB, 12 * MIB, 10 * MIB)
 
 
