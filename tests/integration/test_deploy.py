@@ -88,9 +88,15 @@ def test_the_service_survives_a_killed_worker_and_drains() -> None:
     assert service["KillMode"] == ["mixed"]
     assert service["Type"] == ["notify"]
     assert service["NotifyAccess"] == ["main"]
-    assert service["ExecReload"] == ["kill -HUP $MAINPID"]
     assert int(service["WatchdogSec"][0]) >= 10
     assert int(service["TimeoutStopSec"][0]) > load_settings(None, {}).drain_s + KILL_S
+
+
+def test_a_reload_fails_where_a_daemon_could_not_start() -> None:
+    service = settings_of("prepserver.service")
+    check, reread = service["ExecReload"]
+    started = service["ExecStart"][0].replace("--foreground --runtime-dir /run/prepserver", "--check")
+    assert (check, reread) == (started, "kill -HUP $MAINPID")
 
 
 def test_the_service_lets_workers_confine_themselves() -> None:
