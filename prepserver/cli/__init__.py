@@ -21,6 +21,7 @@ from typing import Any, Never, TypeAlias
 from prepserver.cli import exits
 from prepserver.cli.version import VersionAction
 from prepserver.protocol.packed import MAX_SEGMENT_MCUS
+from prepserver.telemetry.logs import is_journal
 
 _RUNTIME_DIR_HELP = (
     "folder of the daemon's sockets (default: $PREPSERVER_RUNTIME_DIR, else $XDG_RUNTIME_DIR/prepserver, else "
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if out is not None and out.failed is not None:
                 raise out.failed  # argparse ignores it
     except exits.CommandError as e:
-        sys.stderr.write(f"{command}: {e}\n")
+        sys.stderr.write(f"{'<3>' * is_journal(2)}{command}: {e}\n")  # an error, to systemd's journal
         return e.code
     except KeyboardInterrupt:
         return 130

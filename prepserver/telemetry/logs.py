@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,9 +48,38 @@ class JsonLines(logging.Formatter):
         return json.dumps(found)
 
 
+class JournalLines(logging.Formatter):
+    """Lines of another formatter, each after its priority, which systemd's journal takes off (sd-daemon(3))."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        priority = next((mark for level, mark in _PRIORITIES if record.levelno >= level), "<7>")
+        return priority + self._inner.format(record).replace("\n", f"\n{priority}")
+
+
+_PRIORITIES = ((logging.CRITICAL, "<2>"), (logging.ERROR, "<3>"), (logging.WARNING, "<4>"), (logging.INFO, "<6>"))
+
+
+def is_journal(fd: int) -> bool:
+    """Whether a descriptor leads to systemd's journal (systemd.exec(5))."""
+    if (stream := os.environ.get("JOURNAL_STREAM")) is None:
+        return False
+    status = os.fstat(fd)
+    return stream == f"{status.st_dev}:{status.st_ino}"
+
+
 def log_to_stderr(level: str, form: str) -> None:
-    """Makes all loggers of this process write to stderr, as ``text`` or ``json``, at `level` (``info``) or above."""
+    """Makes all loggers of this process write to stderr, as ``text`` or ``json``, at `level` (``info``) or above.
+
+    The journal gets no times, because it has its own, but priorities.
+    """
     handler = logging.StreamHandler()
-    text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if form == "json" else text)
+    to_journal = is_journal(2)
+    text = OneLine(("" if to_journal else "%(asctime)s ") + "%(levelname)s %(name)s: %(message)s")
+    formatter = JsonLines() if form == "json" else text
+    handler.setFormatter(JournalLines(formatter) if to_journal else formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -301,6 +301,16 @@ def test_a_daemon_that_hangs_is_named_with_its_pid(server: Server) -> None:
     assert f"`kill -9 {server.pid}`" in str(said.value)
 
 
+def test_a_failed_command_is_an_error_to_the_journal(tmp_path: Path) -> None:
+    with (tmp_path / "stderr").open("w") as stderr:
+        status = os.fstat(stderr.fileno())
+        subprocess.run(
+            [sys.executable, "-m", "prepserver.cli", "start", "--config", "/no/such"], stderr=stderr, check=False,
+            timeout=PATIENCE_S, env=environment(JOURNAL_STREAM=f"{status.st_dev}:{status.st_ino}"),
+        )  # fmt: skip
+    assert (tmp_path / "stderr").read_text().startswith("<3>prepserver start: --config /no/such")
+
+
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a PID namespace")
 @pytest.mark.parametrize("is_apart", ["daemon", "command"])
 @pytest.mark.parametrize("has_pidfds", [True, False])
