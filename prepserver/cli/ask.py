@@ -59,6 +59,8 @@ def ask(
         pid, text = holder(path), f"the daemon in {path} did not answer within {answer_s:g} s"
         if pid is not None:
             text += f": it hangs or is stopped. If that lasts, `kill {pid}` ends it, or else `kill -9 {pid}`"
+        else:  # systemd may hold the socket for a daemon that cannot start
+            text += ". If systemd starts it, `systemctl status prepserver.service` says more"
         raise AskError(text, exits.FAILED) from e
     except (OSError, ValueError) as e:
         raise AskError(f"the daemon in {path} gave no valid answer: {e}", exits.FAILED) from e

@@ -9,6 +9,7 @@ import pty
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
 from prepserver.daemon.runtime_dir import holder
+from prepserver.protocol.messages import ATTACH_SOCKET
 from tests.support import leaks
 from tests.support.clients import OPS, ClientError, ClientProcess
 from tests.support.server import Server, cli, environment
@@ -280,14 +282,14 @@ def test_a_detached_daemon_needs_no_folder_and_no_command(short_path: Path) -> N
 
 
 def test_a_daemon_whose_socket_was_removed_is_named(server: Server) -> None:
-    pid, socket = server.status()["pid"], server.runtime_dir / "attach.sock"
-    socket.rename(server.runtime_dir / "elsewhere")
+    pid, attach_socket = server.status()["pid"], server.runtime_dir / "attach.sock"
+    attach_socket.rename(server.runtime_dir / "elsewhere")
     for command in ("status", "stop"):
         done = cli(command, "--runtime-dir", str(server.runtime_dir))
         assert done.returncode == exits.NO_DAEMON
         assert f"(pid {pid}) does not listen: " in done.stderr
         assert f"`kill {pid}` ends it" in done.stderr
-    (server.runtime_dir / "elsewhere").rename(socket)
+    (server.runtime_dir / "elsewhere").rename(attach_socket)
 
 
 def test_a_daemon_that_hangs_is_named_with_its_pid(server: Server) -> None:
@@ -299,6 +301,15 @@ def test_a_daemon_that_hangs_is_named_with_its_pid(server: Server) -> None:
         server.process.send_signal(signal.SIGCONT)
     assert f"did not answer within 1 s: it hangs or is stopped. If that lasts, `kill {server.pid}`" in str(said.value)
     assert f"`kill -9 {server.pid}`" in str(said.value)
+
+
+def test_a_socket_without_a_daemon_behind_it_names_its_service(short_path: Path) -> None:
+    """As systemd's, whose service is starting or cannot start."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(os.fspath(short_path / ATTACH_SOCKET))
+        listener.listen()
+        with pytest.raises(AskError, match=r"did not answer within 0\.1 s.*`systemctl status prepserver.service`"):
+            ask_status(str(short_path), 0.1)
 
 
 def test_a_failed_command_is_an_error_to_the_journal(tmp_path: Path) -> None:
