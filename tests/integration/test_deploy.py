@@ -112,6 +112,9 @@ def test_socket_and_service_mean_one_place() -> None:
     assert (socket["SocketGroup"], socket["SocketMode"]) == (service["Group"], ["0660"])
     assert f"/run/{service['RuntimeDirectory'][0]}" == SYSTEM_RUNTIME_DIR
     assert f"--runtime-dir {SYSTEM_RUNTIME_DIR}" in service["ExecStart"][0]
+    # else the service's first start after boot would give the socket to its own group, whatever SocketGroup= says
+    owner, group, mode = service["User"][0], service["Group"][0], service["RuntimeDirectoryMode"][0]
+    assert socket["ExecStartPre"] == [f"install -d -o {owner} -g {group} -m {mode} {SYSTEM_RUNTIME_DIR}"]
     # else a stop of the service would take the socket away with the directory
     assert service["RuntimeDirectoryPreserve"] == ["yes"]
 
