@@ -114,6 +114,7 @@ def test_socket_and_service_mean_one_place() -> None:
     assert f"--runtime-dir {SYSTEM_RUNTIME_DIR}" in service["ExecStart"][0]
     # else the service's first start after boot would give the socket to its own group, whatever SocketGroup= says
     owner, group, mode = service["User"][0], service["Group"][0], service["RuntimeDirectoryMode"][0]
+    assert settings_of("prepserver-metrics.service")["SupplementaryGroups"] == socket["SocketGroup"]
     assert socket["ExecStartPre"] == [f"install -d -o {owner} -g {group} -m {mode} {SYSTEM_RUNTIME_DIR}"]
     # else a stop of the service would take the socket away with the directory
     assert service["RuntimeDirectoryPreserve"] == ["yes"]
