@@ -195,8 +195,8 @@ def fill(field: str, value: object) -> tuple[float, ...]:
 
 
 def mask_fill(value: object) -> int | None:
-    """Return the parameter ``mask_fill``, a class from 0 to 255; None for that which follows from the fill."""
-    return None if value is None else integer("mask_fill", value, 0, 255)
+    """Return the parameter ``mask_fill``, a class from 0 to 65535; None for that which follows from the fill."""
+    return None if value is None else integer("mask_fill", value, 0, 65535)
 
 
 def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "fill") -> None:

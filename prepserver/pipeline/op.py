@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Boxes, Image, Kind, Scalar, Size, Spatial
+from prepserver.pipeline.kinds import Array, Boxes, Image, Kind, Mask, Scalar, Size, Spatial
 from prepserver.pipeline.record import Columns, renamed, shown
 from prepserver.pipeline.spec import FILE, Codes, Spec, digest_of
 
@@ -89,6 +89,8 @@ class Op(Spec):
             kind = self.image_after(kind)
         if self.moves and isinstance(kind, Boxes):
             _check_plain(self, kind)
+        if isinstance(kind, Mask) and kind.dtype == "uint8" and (fill := getattr(self, "mask_fill", None) or 0) > 255:
+            raise SpecError("mask_fill", fill, 'is above 255, and the mask is uint8: kinds.Mask(dtype="uint16")')
         return dataclasses.replace(kind, size=self.size_after(kind.size)) if isinstance(kind, Spatial) else kind
 
 

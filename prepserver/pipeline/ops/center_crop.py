@@ -9,7 +9,7 @@ class CenterCrop(CropOp):
 
     Attributes:
         size: (height, width) in pixels; an int means a square.
-        mask_fill: Class that masks are padded with, 0 to 255. None is 0.
+        mask_fill: Class that masks are padded with; as in `Pad`. None is 0.
     """
 
     is_fixed = True

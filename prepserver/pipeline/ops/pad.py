@@ -16,8 +16,8 @@ class Pad(Op):
         fill: Value of constant padding: one for all channels, or one for each.
         padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it). Padding may be
             wider than the image, which is then mirrored repeatedly.
-        mask_fill: Class, 0 to 255, that masks get where images get `fill`, such as the 255 that losses are told to
-            ignore. None means `fill` if that is one whole number from 0 to 255, else 0.
+        mask_fill: Class, 0 to 255 (65535 for masks of 16 bits), that masks get where images get `fill`, such as the
+            255 that losses are told to ignore. None means `fill` if that is one whole number that they hold, else 0.
     """
 
     moves = True

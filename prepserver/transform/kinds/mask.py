@@ -55,7 +55,7 @@ class MaskFollower(Follower):
 def _moved(mask: Array, move: Move) -> Array:
     match move:
         case Cut(top, left, height, width, mode, fill):
-            return window(mask, None, (top, left, height, width), mode, _class_of(fill))
+            return window(mask, None, (top, left, height, width), mode, _class_of(fill, mask))
         case Scale(height, width):
             return mask[_nearest(mask.shape[0], height)][:, _nearest(mask.shape[1], width)]
         case Mirror(axis):
@@ -71,15 +71,15 @@ def _moved(mask: Array, move: Move) -> Array:
 def _seen(mask: Array, fill: tuple[float, ...], look: Callable[[Array, tuple[float, ...]], Array]) -> Array:
     """Return what a look at the nearest pixels shows. Wider numbers are moved byte by byte, as channels."""
     if mask.dtype == np.uint8:
-        return look(mask, _class_of(fill))
-    fills = np.array(_class_of(fill), mask.dtype).view(np.uint8)
+        return look(mask, _class_of(fill, mask))
+    fills = np.array(_class_of(fill, mask), mask.dtype).view(np.uint8)
     bytes_of = np.ascontiguousarray(mask).view(np.uint8)
     return np.ascontiguousarray(look(bytes_of, tuple(map(float, fills)))).view(mask.dtype)
 
 
-def _class_of(fill: tuple[float, ...]) -> tuple[float, ...]:
+def _class_of(fill: tuple[float, ...], mask: Array) -> tuple[float, ...]:
     """Return the class of padding: the number that an image is padded with, or 0 if that is a colour or no class."""
-    return fill if len(fill) == 1 and fill[0] in range(256) else (0.0,)
+    return fill if len(fill) == 1 and fill[0] in range(np.iinfo(mask.dtype).max + 1) else (0.0,)
 
 
 def _nearest(length: int, wanted: int) -> Array:

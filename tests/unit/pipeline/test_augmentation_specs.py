@@ -91,7 +91,7 @@ MANY_ORDERS = RandomOrder([RandomOrder([RandomInvert()] * 20)] * 20)
         (lambda: GaussianBlur(4), "must be odd"),
         (lambda: RandomRotation(10, "bicubic"), "must be 'nearest' or 'bilinear'"),
         (lambda: RandomRotation(10, fill=(1, 2)), "1 or 3 values"),
-        (lambda: RandomRotation(10, mask_fill=256), "mask_fill = 256: must lie between 0 and 255"),
+        (lambda: RandomRotation(10, mask_fill=65536), "mask_fill = 65536: must lie between 0 and 65535"),
         (lambda: RandAugment(magnitude=31), "must be below num_magnitude_bins"),
         (lambda: JPEG((90, 10)), "must lie between 90 and 100"),
         (lambda: RandomResize(20, 20), "greater than min_size"),

@@ -234,6 +234,18 @@ def test_padding_is_a_class_or_nothing(fill: Any, mask_fill: int | None, wanted:
     assert (made["mask"][2:-2, 2:-2] == places()).all()
 
 
+@pytest.mark.parametrize(
+    "op", [RandomCrop(60, pad_if_needed=True, mask_fill=65535), RandomRotation((45, 45), mask_fill=65535)]
+)
+def test_padding_of_a_mask_of_16_bits_is_any_class(op: Op) -> None:
+    columns: Columns = {**COLUMNS, "mask": Mask(dtype="uint16")}
+    given = {**sample(), "mask": png(places() + np.uint16(300))}
+    made = set(rows_of([op, CenterCrop((40, 44))], given, columns=columns)["mask"].flat)
+    assert made - set((places() + np.uint16(300)).flat) == {65535}
+    with pytest.raises(SpecError, match=r'mask_fill = 65535: is above 255, and .*dtype="uint16"'):
+        Pipeline.from_ops([RandomApply([op]), CenterCrop(8)], columns=COLUMNS)
+
+
 FILLING: dict[type[Op], dict[str, Any]] = {
     AutoAugment: {}, CenterCrop: {"size": 20}, ElasticTransform: {"alpha": 300}, Mosaic: {"size": 16, "fill": 0},
     Pad: {"padding": 2}, RandAugment: {"num_ops": 1, "magnitude": 20}, RandomAffine: {"degrees": 90},
