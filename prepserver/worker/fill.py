@@ -349,7 +349,7 @@ def describe(error: Exception) -> str:
 def _named(name: str, why: str) -> str:
     """Returns ``name: why`` in one line of at most `MAX_REASON_CHARS`."""
     name = printable(name)
-    why = printable(" ".join(why.split()))[: MAX_REASON_CHARS // 2]
+    why = printable(" ".join(why.split()))[: max(MAX_REASON_CHARS // 2, MAX_REASON_CHARS - len(name) - 2)]
     room = MAX_REASON_CHARS - len(why) - 2
     if len(name) > room:
         name = "..." + name[len(name) - room + 3 :]  # the end of a path says more than its beginning

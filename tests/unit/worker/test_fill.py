@@ -285,6 +285,16 @@ def test_a_reason_can_be_sent_whatever_the_files_name_is(name: str) -> None:
     assert reason.endswith(".jpg: the file is empty")
 
 
+def test_a_long_reason_is_whole_beside_a_short_name() -> None:
+    why = "x" * 400
+
+    def trouble(_index: int, _call: int) -> None:
+        raise SampleError(why)
+
+    source = Memory(N, trouble)
+    assert fill(stream_of(source), [OwnLane(tiny_pipeline(), N).lane], 0, 1, nothing).bad[0].reason == f"0.jpg: {why}"
+
+
 class _Trips(RowMaker):
     """Meets an error that nobody foresaw."""
 
