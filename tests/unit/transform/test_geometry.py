@@ -11,7 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
+from prepserver.pipeline import kinds
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import (
     CenterCrop,
     Op,
@@ -21,6 +24,7 @@ from prepserver.pipeline.ops import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    op_from_wire,
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey
@@ -48,6 +52,25 @@ def row_of(image: Pixels, *ops: Op, key: SampleKey = KEY) -> Any:
     maker.render(plan, plan.part.of(image), out)
     assert np.array_equal(image, before)
     return out
+
+
+@relaxed
+@given(source=st.tuples(st.integers(1, 90), st.integers(1, 90)), size=st.tuples(st.integers(1, 90), st.integers(1, 90)))
+def test_a_cover_has_the_size_of_pillows_and_fits_its_crop(source: tuple[int, int], size: tuple[int, int]) -> None:
+    op = Resize(size, cover=True)
+    assert op.result(*source) == ImageOps.cover(Image.new("L", source[::-1]), size[::-1]).size[::-1]
+    image = np.zeros((*source, 3), np.uint8)
+    assert row_of(image, op, RandomCrop(size)).shape == (*size, 3)
+    assert Pipeline.from_ops([op], columns={"image": kinds.Image(source)}).row.shape == (*op.result(*source), 3)
+    with pytest.raises(SpecError, match="rows would differ in shape"):
+        Pipeline.from_ops([op])
+
+
+def test_a_cover_needs_both_sides_and_keeps_digests() -> None:
+    with pytest.raises(SpecError, match=r"cover = True: needs \(height, width\)"):
+        Resize(8, cover=True)
+    assert "cover" not in Resize((8, 8)).to_wire()
+    assert op_from_wire(Resize((8, 9), cover=True).to_wire()) == Resize((8, 9), cover=True)
 
 
 @relaxed
