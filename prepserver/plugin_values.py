@@ -14,7 +14,7 @@ from prepserver.plugins import PluginError
 def conform(what: str, value: Any, kind: Kind) -> Any:
     """Returns a plug-in's value, no image or mask, as rows hold it; raises `PluginError` if it is not of its kind."""
     shown: Any = None
-    if value is None and isinstance(kind, Scalar):
+    if value is None and isinstance(kind, Scalar | Text):
         value = kind.missing
     match kind:
         case Text():

@@ -159,8 +159,13 @@ def declared_kind(field: str, given: object) -> Kind:
     if set(wire) != {"kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
     found = {name: _CHECKS[name](f"{field}.{name}", wire[name], _DTYPES.get(kind, tuple(ITEM_BYTES))) for name in names}
-    if found.get("missing") is not None:
-        found["missing"] = number_of(f"{field}.missing", found["dtype"], found["missing"])
+    if (missing := found.get("missing")) is not None:
+        if "dtype" in found:
+            found["missing"] = number_of(f"{field}.missing", found["dtype"], missing)
+        elif not isinstance(missing, str) or len(missing) > _MAX_CLASS_NAME_CHARS:
+            raise SpecError(
+                f"{field}.missing", missing, f"must be a text of at most {_MAX_CLASS_NAME_CHARS} characters"
+            )
     if kind is Image and found["dtype"] != "uint8":
         found["top"] = None  # nobody knows how large the floats of a plug-in become
     return kind(**found)
@@ -238,7 +243,8 @@ _DTYPES: dict[type[Kind], tuple[str, ...]] = {
 """Element types of kinds that may not have all."""
 
 _LATER: dict[tuple[type[Kind], str], Any] = {
-    (Scalar, "missing"): None, (Array, "missing"): None, (Label, "classes"): (), (Mask, "dtype"): "uint8",
+    **{(kind, "missing"): None for kind in (Scalar, Array, Text, Json)},
+    (Label, "classes"): (), (Mask, "dtype"): "uint8",
 }  # fmt: skip
 """Attributes that servers of the release before do not know, and their defaults, which are not on the wire."""
 

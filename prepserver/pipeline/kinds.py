@@ -61,7 +61,7 @@ class Kind:
     @property
     def may_be_missing(self) -> bool:
         """Whether a sample may lack the value; otherwise such a sample is bad."""
-        return False
+        return getattr(self, "missing", None) is not None
 
     def stored(self) -> tuple[Shape, str]:
         """Return shape and element type in a row; raises `SpecError` if they differ from sample to sample."""
@@ -243,11 +243,6 @@ class Scalar(Kind):
     missing: float | None = field(default=None, repr=False, compare=False)  # nan does not equal nan
     beside: str = field(default="", repr=False, compare=False)
 
-    @property
-    def may_be_missing(self) -> bool:
-        """As `Kind.may_be_missing`."""
-        return self.missing is not None
-
     def _in_row(self) -> tuple[Shape | None, str]:
         return (), self.dtype
 
@@ -276,6 +271,11 @@ class Array(Kind):
     beside: str = field(default="", repr=False, compare=False)
 
     @property
+    def may_be_missing(self) -> bool:
+        """As `Kind.may_be_missing`: only numbers in it may."""
+        return False
+
+    @property
     def number(self) -> Scalar:
         """The kind of each number in it."""
         return Scalar(self.dtype, self.missing)
@@ -291,17 +291,22 @@ class Array(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """Text of any length."""
+    """Text of any length.
+
+    Attributes:
+        missing: The text of a sample without one, such as an empty caption. None, the default, makes it bad.
+    """
 
     _remedy: ClassVar[str] = (
         "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out "
         "of the source"
     )
+    missing: str | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Json(Text):
-    """A JSON value of any form, such as the messages of a chat, as its text."""
+    """A JSON value of any form, such as the messages of a chat, as its text. `missing` is JSON, too, such as ``[]``."""
 
     _remedy: ClassVar[str] = (
         "a JSON value has no fixed size: a PluginOp with returns= makes something of it, or leave the column out"

@@ -25,8 +25,9 @@ class Values:
         """Return the value of a row; raises `SampleError` if it has none, or it is not of the kind."""
         found = self._array[row]
         if not found.is_valid and not (isinstance(self._kind, Json) or self._kind.may_be_missing):
-            remedy = ": the file may hold paths of images, whose bytes must be in it"
-            remedy = remedy if isinstance(self._kind, Image | Mask) else REPLACES * isinstance(self._kind, Scalar)
+            remedy = REPLACES * isinstance(self._kind, Scalar | Text)
+            if isinstance(self._kind, Image | Mask):
+                remedy = ": the file may hold paths of images, whose bytes must be in it"
             raise SampleError(f"its {self._column} is null{remedy}")
         if isinstance(self._kind, Image | Mask | Bytes):
             found = getattr(found, "value", found)  # a dictionary's scalar holds it

@@ -132,7 +132,7 @@ def _fits(kind: Kind, found: Any) -> bool:
         return _is_json(found)
     is_text = str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
     if isinstance(kind, Text) or (is_text and isinstance(kind, Label) and kind.classes):
-        return is_text
+        return is_text or (str(found) == "null" and kind.may_be_missing)
     if isinstance(kind, Image | Mask | Bytes):
         return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
     if str(found).startswith("extension<arrow.fixed_shape_tensor"):

@@ -28,7 +28,7 @@ _MISSING = frozenset(
      "NULL", "NaN", "None", "n/a", "nan", "null"}
 )  # fmt: skip
 """Cells that mean no value: those of ``pandas.read_csv``."""
-REPLACES = "; missing=, of kinds.Scalar and kinds.Array, replaces missing values"
+REPLACES = "; missing=, of kinds.Scalar, kinds.Array and kinds.Text, replaces missing values"
 
 
 def value_of(column: str, kind: Kind, given: Any) -> Any:
@@ -40,6 +40,8 @@ def value_of(column: str, kind: Kind, given: Any) -> Any:
     Raises:
         SampleError: The value is not of that kind.
     """
+    if given is None and isinstance(kind, Text) and kind.missing is not None:
+        return kind.missing
     if isinstance(kind, Json):
         try:
             return json.dumps(given)
@@ -264,7 +266,7 @@ def _wrong(column: str, kind: Kind, given: Any) -> SampleError:
         case Json():
             wanted = "JSON"
         case Text():
-            wanted = "text"
+            wanted = "text" + REPLACES * (given is None)
         case Label():
             wanted = "the number of a class, an integer from 0"
             if kind.classes:

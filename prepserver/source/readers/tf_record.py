@@ -167,6 +167,8 @@ class TFRecordReader(LinesReader):
 
 def _value(column: str, kind: Kind, given: example.Value) -> Any:
     """Return a feature as a value of a kind."""
+    if kind.may_be_missing and not len(given):
+        return value_of(column, kind, None)
     is_name = isinstance(kind, Label) and kind.classes and isinstance(given, list)
     if is_name or isinstance(kind, Image | Mask | Text | Bytes):
         if not (isinstance(given, list) and len(given) == 1):
@@ -176,8 +178,6 @@ def _value(column: str, kind: Kind, given: example.Value) -> Any:
         except UnicodeDecodeError as error:
             raise SampleError(f"byte {error.start} of its {column} is not UTF-8") from None
         return value_of(column, kind, found) if is_name else found
-    if kind.may_be_missing and not len(given):
-        return value_of(column, kind, None)
     if isinstance(kind, Label | Scalar | Array) and not _is_ragged(kind):
         return _of_shape(column, kind, given)
     if isinstance(given, list) and given:

@@ -248,7 +248,7 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: PluginOp("x", returns=kinds.Array((1,) * 9)), "must be a list of 1 to 8"),
         (lambda: PluginOp("x", returns=kinds.Array((0,))), "must lie between 1"),
         (lambda: PluginOp("x", returns={"kind": "Array", "shape": None}), "has the attributes shape, dtype"),
-        (lambda: PluginOp("x", returns={"kind": "Text", "size": None}), r"has the attributes \(none\)"),
+        (lambda: PluginOp("x", returns={"kind": "Bytes", "size": None}), r"has the attributes \(none\)"),
         (lambda: PluginOp("x", f=len), "must be a finite number of 64 bits"),
         (lambda: PluginOp("x", f=float("nan")), "must be a finite number of 64 bits"),
         (lambda: PluginOp("x", f=2**63), "must be a finite number of 64 bits"),

@@ -1,4 +1,4 @@
-"""Samples without a value: a `Scalar` with `missing` gets it, in every format; other columns make the sample bad."""
+"""Samples without a value: a kind with `missing` gets it, in every format; other columns make the sample bad."""
 
 from __future__ import annotations
 
@@ -25,35 +25,42 @@ from tests.support.tf_records import example, framed
 from tests.unit.source.test_hugging_face import write as write_arrow
 from tests.unit.source.test_tar import write as write_tar
 
-AGES, SIZES = [1.5, None, 3.0], [7, None, -2]
+AGES, SIZES, NOTES = [1.5, None, 3.0], [7, None, -2], ["a", None, ""]
 """The values of each sample."""
 
 
 def csv(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
-    lines = ["age,size,id"]
+    lines = ["age,size,note,id"]
     lines += [
         ",".join("" if each is None else str(each) for each in (*row, k))
-        for k, row in enumerate(zip(AGES, SIZES, strict=True))
+        for k, row in enumerate(zip(AGES, SIZES, NOTES, strict=True))
     ]
     (folder / "a.csv").write_text("\n".join(lines))
     return Csv(folder / "a.csv", columns)
 
 
 def jsonl(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
-    rows = zip(AGES, SIZES, strict=True)
+    rows = zip(AGES, SIZES, NOTES, strict=True)
     (folder / "a.jsonl").write_text(
-        "\n".join(json.dumps({"o": {"age": age}, "size": size, "id": k}) for k, (age, size) in enumerate(rows))
+        "\n".join(
+            json.dumps({"o": {"age": age}, "size": size, "note": note, "id": k})
+            for k, (age, size, note) in enumerate(rows)
+        )
     )
     return Jsonl(folder / "a.jsonl", columns, {"age": "o.age"})
 
 
 def jsonl_without_keys(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
-    (folder / "a.jsonl").write_text('{"o":{"age":1.5},"size":7,"id":0}\n{"id":1}\n{"o":{"age":3},"size":-2,"id":2}')
+    lines = ['{"o":{"age":1.5},"size":7,"note":"a","id":0}', '{"id":1}', '{"o":{"age":3},"size":-2,"note":"","id":2}']
+    (folder / "a.jsonl").write_text("\n".join(lines))
     return Jsonl(folder / "a.jsonl", columns, {"age": "o.age"})
 
 
 def table() -> pa.Table:
-    return pa.table({"age": pa.array(AGES, pa.float64()), "size": pa.array(SIZES, pa.int64()), "id": range(3)})
+    notes = pa.array(NOTES, pa.string())
+    return pa.table(
+        {"age": pa.array(AGES, pa.float64()), "size": pa.array(SIZES, pa.int64()), "note": notes, "id": range(3)}
+    )
 
 
 def parquet(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
@@ -66,15 +73,16 @@ def hugging_face(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
 
 
 def tf_record(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
-    records: list[dict[str, Any]] = [{"age": [1.5], "size": [7], "id": [0]}, {"age": [], "id": [1]}]
-    records.append({"age": [3.0], "size": [-2], "id": [2]})
+    records: list[dict[str, Any]] = [{"age": [1.5], "size": [7], "note": [b"a"], "id": [0]}, {"age": [], "id": [1]}]
+    records.append({"age": [3.0], "size": [-2], "note": [b""], "id": [2]})
     (folder / "a").write_bytes(b"".join(framed(example(each)) for each in records))
     return TFRecord(folder / "a", columns)
 
 
 def tar(folder: Path, columns: dict[str, kinds.Kind]) -> SourceSpec:
     files = {"0.age": b"1.5", "0.json": b'{"size": 7}', "0.id": b"0", "1.json": b"{}", "1.id": b"1"}
-    files |= {"2.age": b"3", "2.json": b'{"size": -2}', "2.id": b"2"}
+    files |= {"2.age": b"3", "2.json": b'{"size": -2}', "2.id": b"2", "0.note": b"a", "2.note": b""}
+    files = dict(sorted(files.items()))
     return Tar(write_tar(folder / "a.tar", files), columns=columns, names={"size": "json:size"})
 
 
@@ -114,6 +122,29 @@ def test_without_missing_such_a_sample_is_bad_alone(
     source.read(2)
 
 
+@pytest.mark.parametrize("made", FORMATS)
+def test_a_text_that_is_missing_is_replaced(
+    made: Callable[[Path, dict[str, kinds.Kind]], SourceSpec], tmp_path: Path
+) -> None:
+    columns = {"age": kinds.Scalar("float32", 0), "size": kinds.Scalar("int16", -1), "id": kinds.Label()}
+    source = opened(made(tmp_path, {**columns, "note": kinds.Text("none")}), tmp_path)
+    empty = "" if made is csv else "none"  # an empty cell is an empty text
+    assert [source.read(index)["note"] for index in range(3)] == ["a", empty, ""]
+    if made is not csv:
+        (tmp_path / "bare").mkdir()
+        source = opened(made(tmp_path / "bare", {**columns, "note": kinds.Text()}), tmp_path)
+        with pytest.raises(SampleError, match="note"):
+            source.read(1)
+
+
+def test_json_and_columns_of_nulls_may_be_missing_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x":[1]}\n{"x":null}\n{}')
+    source = opened(Jsonl(tmp_path / "a.jsonl", {"x": kinds.Json("[]")}), tmp_path)
+    assert [source.read(index)["x"] for index in range(3)] == ["[1]", "[]", "[]"]
+    pq.write_table(pa.table({"x": pa.nulls(2)}), tmp_path / "a.parquet")
+    assert opened(Parquet(tmp_path / "a.parquet", columns={"x": kinds.Text("")}), tmp_path).read(1)["x"] == ""
+
+
 @pytest.mark.parametrize("cell", ["", " ", "NA", "nan", "NULL", "<NA>"])
 def test_cells_that_pandas_takes_for_missing_are_missing(cell: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"x,n\n{cell},{cell}\n1,1\n")
@@ -144,6 +175,7 @@ def test_a_number_that_does_not_fit_is_bad_and_not_missing(tmp_path: Path) -> No
 
 def test_a_plug_in_may_give_none() -> None:
     assert conform("x", None, kinds.Scalar("int8", -1)) == -1
+    assert conform("x", None, kinds.Text("")) == ""
     with pytest.raises(PluginError, match="gives NoneType"):
         conform("x", None, kinds.Scalar("int8"))
 
@@ -164,6 +196,13 @@ def test_a_plug_in_may_give_none() -> None:
 def test_a_replacement_is_a_number_of_its_type(dtype: str, missing: Any, said: str) -> None:
     with pytest.raises(SpecError, match=f"columns.x.missing = .*{said}"):
         declared_kind("columns.x", kinds.Scalar(dtype, missing))
+
+
+def test_a_replacement_of_a_text_is_a_text() -> None:
+    assert kinds.Text("") == kinds.Text(), "rows of both can be parts of one composition"
+    for given in (0, "x" * 257):
+        with pytest.raises(SpecError, match=r"columns.x.missing = .*must be a text of at most 256 characters"):
+            declared_kind("columns.x", kinds.Text(given))  # type: ignore[arg-type]
 
 
 def test_a_replacement_is_part_of_the_sources_data(tmp_path: Path) -> None:
