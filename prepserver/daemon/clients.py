@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,8 +74,6 @@ class Clients:
     _ask: Callable[[Peer, AnyQuestion], None] = field(init=False)
     _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
     _listener: Listener | None = field(default=None, init=False)
-    # by uid: those that have said something and asked nothing yet
-    _queued: dict[int, deque[Peer]] = field(default_factory=dict, init=False)
 
     # -- the sockets --------------------------------------------------------------------------------
 
@@ -152,19 +149,13 @@ class Clients:
         One takes up to 0.2 s, and a user may ask thousands at once. Meanwhile jobs run on, and other users are heard.
         """
         until_s = time.monotonic() + _QUESTIONS_S
-        while self._queued:
-            uid, peers = next(iter(self._queued.items()))
-            peer = peers.popleft()
-            del self._queued[uid]
-            if peers:
-                self._queued[uid] = peers  # behind the others
-            peer.is_queued = False
+        while (peer := self.peers.next_queued()) is not None:
             if peer.line is not None:  # else it was dropped
                 self.poll.watch(peer.line.fileno(), functools.partial(self._line_ready, peer))
                 self._read_line(peer)
             if time.monotonic() >= until_s:
                 break
-        return bool(self._queued)
+        return self.peers.has_queued
 
     def _line_ready(self, peer: Peer) -> None:
         if peer.asked:
@@ -174,9 +165,8 @@ class Clients:
 
     def _queue(self, peer: Peer) -> None:
         if not peer.is_queued and peer.line is not None:
-            peer.is_queued = True
             self.poll.forget(peer.line.fileno())
-            self._queued.setdefault(peer.uid, deque()).append(peer)
+            self.peers.queue(peer)
 
     @_guarded
     def _read_line(self, peer: Peer) -> None:

@@ -1,8 +1,8 @@
-"""The connections on the attach socket, and which of them gives way when there are too many. Pure: closes nothing."""
+"""The connections on the attach socket: which of them gives way when there are too many, and which is heard next. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from prepserver.daemon.attach import Peer
@@ -31,6 +31,7 @@ class Peers:
         self.most = most
         self._own_uid = own_uid
         self._by_fd: dict[int, Peer] = {}  # oldest first
+        self._queued: dict[int, deque[Peer]] = {}  # by uid: those that have said something and asked nothing yet
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._by_fd.values()))
@@ -62,6 +63,27 @@ class Peers:
         # The user with the most silent connections loses one, so that a crowd does not displace others.
         crowd = Counter(peer.uid for peer in every).most_common(1)[0][0]
         return next(peer for peer in every if peer.uid == crowd)
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether something that a connection has said waits to be read."""
+        return bool(self._queued)
+
+    def queue(self, peer: Peer) -> None:
+        """Notes that a connection has said something, which `next_queued` lets be read in its turn."""
+        peer.is_queued = True
+        self._queued.setdefault(peer.uid, deque()).append(peer)
+
+    def next_queued(self) -> Peer | None:
+        """The connection to read from next, which may have been dropped meanwhile: users take turns."""
+        for uid, waiting in self._queued.items():
+            peer = waiting.popleft()
+            del self._queued[uid]
+            if waiting:
+                self._queued[uid] = waiting  # behind the others
+            peer.is_queued = False
+            return peer
+        return None
 
     def check_job(self, peer: Peer) -> None:
         """Checks that one of the connections may stay for a job.

@@ -70,7 +70,7 @@ def _said(form: str, *, is_journal: bool) -> list[str]:
 
 def test_the_journal_gets_priorities_and_no_times() -> None:
     """`journalctl -p warning` shows warnings and errors, with all lines of a traceback."""
-    assert _said("text", is_journal=True) == ["<6>INFO x: a", "<4>WARNING x: b", "<3>ERROR x: c", "<3>ValueError: d"]
+    assert _said("text", is_journal=True) == ["<6>INFO x: a", "<4>WARNING x: b", "<3>ERROR x: c", "<3>  ValueError: d"]
 
 
 @pytest.mark.parametrize("is_journal", [True, False])
