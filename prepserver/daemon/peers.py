@@ -1,4 +1,4 @@
-"""The connections on the attach socket: which of them gives way when there are too many, and which is heard next. Pure."""
+"""The connections on the attach socket: which gives way when there are too many, and which is heard next. Pure."""
 
 from __future__ import annotations
 

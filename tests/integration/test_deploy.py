@@ -124,7 +124,7 @@ def test_the_example_settings_are_settings() -> None:
     path = DEPLOY / "config.toml"
     settings = load_settings(path, {})
     assert settings.source_roots == ("/data",)
-    assert settings.memory_per_uid_bytes <= settings.memory_bytes
+    assert settings.memory_bytes == 0, "must start on any machine, however small half of its memory is"
     # what is commented out is a setting, too
     text = re.sub(r"^#(\w+ = )", r"\1", path.read_text(), flags=re.MULTILINE)
     names = set(tomllib.loads(text)) - {"sources", "limits"}
