@@ -142,7 +142,7 @@ def _same(field: str, transform: Any, op: type[Op]) -> Op:
     ours, theirs = inspect.signature(op).parameters, inspect.signature(type(transform)).parameters
     values: dict[str, Any] = {}
     for name in ours:
-        if name in _IGNORED or (name == "antialias" and name not in theirs):
+        if name in _IGNORED or (name in ("antialias", "cover") and name not in theirs):
             continue
         if name == "mask_fill":
             if isinstance(fill := getattr(transform, "fill", None), Mapping):
