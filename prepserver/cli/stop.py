@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import sys
 import time
 from pathlib import Path
 
@@ -12,11 +13,9 @@ from prepserver.cli import exits
 from prepserver.cli.ask import ask
 from prepserver.daemon.attach import peer_pidfd
 from prepserver.daemon.runtime_dir import said_in_lock
-from prepserver.protocol.messages import AskStop, Stopping
+from prepserver.protocol.messages import ATTACH_SOCKET, AskStop, Stopping
 
 END_SLACK_S = 5.0
-
-
 _LOOK_AGAIN_S = 0.05
 
 
@@ -34,6 +33,11 @@ def stop(arguments: argparse.Namespace) -> int:
             os.close(pidfd)
     if not has_ended:
         raise exits.CommandError(f"the daemon in {place} still runs after {patience_s:.0f} s; see its log")
+    if (place / ATTACH_SOCKET).exists():  # the daemon removes a socket of its own, or another has already taken over
+        sys.stderr.write(
+            f"{place / ATTACH_SOCKET} still takes connections. If it is systemd's, the next one starts a daemon again; "
+            "`systemctl stop prepserver.socket prepserver.service` stops both\n"
+        )
     return exits.OK
 
 

@@ -120,6 +120,12 @@ def test_jobs_find_the_socket_whether_the_daemon_runs_or_not(service: ServiceMan
     assert service.told("WATCHDOG")["WATCHDOG"] == "1"
 
 
+def test_stop_says_that_the_socket_stays(service: ServiceManager) -> None:
+    done = cli("stop", "--runtime-dir", str(service.runtime_dir))
+    assert done.returncode == exits.OK
+    assert re.search(r"attach\.sock still takes connections\. If it is systemd's, .*systemctl stop", done.stderr)
+
+
 def test_nobody_hears_of_clients_that_gave_up_waiting(service: ServiceManager) -> None:
     service.kill()
     with pytest.raises(TimeoutError):  # as `prepserver status` while the daemon starts
