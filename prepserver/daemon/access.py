@@ -87,6 +87,6 @@ class Access:
                 asked_bytes,
                 limit - held_bytes,
                 f"uid {uid} has {format_bytes(held_bytes)} of its memory_per_uid = {format_bytes(limit)} "
-                "(end another job, ask for less with a smaller batch_size or prefetch, or have memory_per_uid raised "
+                "(end another job, ask for less with a smaller batch_size, or have memory_per_uid raised "
                 "under [limits] in the daemon's --config)",
             )

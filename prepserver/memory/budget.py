@@ -29,7 +29,7 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int, absent_byte
             asked_bytes,
             budget_bytes - held_bytes,
             f"the daemon's budget for rings is {budget_bytes >> 20} MiB (raise it with `prepserver start "
-            "--memory`, or ask for less with a smaller batch_size or prefetch)",
+            "--memory`, or ask for less with a smaller batch_size)",
         )
     free, limit = machine_free_bytes()
     free = max(0, free - absent_bytes)

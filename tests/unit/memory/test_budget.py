@@ -28,7 +28,7 @@ def test_a_ring_beyond_the_budget_is_refused_with_the_knob() -> None:
         "2.0 MiB are free",
         "budget for rings is 10 MiB",
         "--memory",
-        "prefetch",
+        "batch_size",
     ):
         assert said in str(e.value)
 
