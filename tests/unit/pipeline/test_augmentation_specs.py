@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops import (
     JPEG,
     CenterCrop,
@@ -35,6 +36,7 @@ from prepserver.pipeline.ops import (
     op_from_wire,
 )
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import images
 from tests.support.augmentations import OTHER_SIZE, SAME_SIZE
 
 CONTAINERS: list[Op] = [
@@ -92,6 +94,8 @@ MANY_ORDERS = RandomOrder([RandomOrder([RandomInvert()] * 20)] * 20)
         (lambda: RandomRotation(10, "bicubic"), "must be 'nearest' or 'bilinear'"),
         (lambda: RandomRotation(10, fill=(1, 2)), "1 or 3 values"),
         (lambda: RandomRotation(10, mask_fill=65536), "mask_fill = 65536: must lie between 0 and 65535"),
+        (lambda: Pipeline.from_ops([Pad(2, mask_fill=256)], columns=images(mask=True)), "above 255, and the mask is"),
+        (lambda: Resize(8, cover=True), r"cover = True: needs \(height, width\)"),
         (lambda: RandAugment(magnitude=31), "must be below num_magnitude_bins"),
         (lambda: JPEG((90, 10)), "must lie between 90 and 100"),
         (lambda: RandomResize(20, 20), "greater than min_size"),
@@ -114,6 +118,12 @@ def test_a_class_for_masks_is_on_the_wire_only_if_given() -> None:
 
 def pipeline_of(*ops: Op) -> Pipeline:
     return Pipeline.from_ops([CenterCrop(16), *ops])
+
+
+def test_the_size_of_a_cover_is_known_where_the_images_is() -> None:
+    for size, covered in (((20, 40), (10, 20)), ((40, 20), (24, 12)), ((10, 12), (10, 12))):
+        pipeline = Pipeline.from_ops([Resize((10, 12), cover=True)], columns={"image": Image(size)})
+        assert pipeline.fields[0].shape == (*covered, 3)
 
 
 def test_what_chance_leaves_open_is_open_in_the_record() -> None:

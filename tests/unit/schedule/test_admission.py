@@ -335,6 +335,14 @@ def test_the_files_of_ops_are_part_of_what_is_asked_for() -> None:
     assert (e.value.code, e.value.field) == ("spec", "pipeline[1].code")
 
 
+def test_a_stream_that_no_message_describes_is_refused(bare: Coordinator) -> None:
+    refused = only(attach(bare, places=("/" + "x" * 70_000,)), Refuse)
+    assert refused.code == "spec"
+    assert refused.text.startswith(
+        "the source and its folders are too large: use fewer or shorter paths. AddStream has"
+    )
+
+
 def test_shards_resume_only_where_all_of_them_stand() -> None:
     assert given_place(asked(num_shards=2), N) is None
     with pytest.raises(Refusal, match="num_shards = 2 does not divide") as e:
