@@ -328,7 +328,7 @@ class Tokens(Kind):
 
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
-        fill: What fills a row that holds no sample.
+        fill: What fills a row up, and one that holds no sample; None if no row is filled up.
     """
 
     _remedy: ClassVar[str] = (
@@ -337,12 +337,12 @@ class Tokens(Kind):
     )
 
     count: int | None = None
-    fill: int = field(default=0, repr=False, compare=False)
+    fill: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def blank(self) -> int:
         """As `Kind.blank`."""
-        return self.fill
+        return self.fill or 0
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return None if self.count is None else (self.count,), "int64"

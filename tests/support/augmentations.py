@@ -174,7 +174,7 @@ def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int
     mixed = st.sampled_from([*_MIXED, (Resize((20, 24)), paste) if objects else ()])
     texts: list[tuple[Op, ...]] = [()]
     if "tokens" in columns:
-        masking = PadTokens(4, mask=None), MaskTokens(1, 9, labels="masked")
+        masking = PadTokens(4, mask=None), MaskTokens(1, 9, [0], labels="masked")
         texts = [(Truncate(3, side="left"), PadTokens(4)), (Truncate(3), *masking)]
     if "track" in columns:
         ends += [Truncate(3, "track", side="random"), PadArray((4, 2), "track")]

@@ -52,8 +52,7 @@ class MaskTokens(Op):
             raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
         if self.labels in columns:
             raise SpecError("labels", self.labels, "is the name of another column")
-        is_padded = any(getattr(each, "beside", "") == self.column for each in columns.values())
-        if is_padded and kind.fill not in self.special:
+        if kind.fill is not None and kind.fill not in self.special:
             raise SpecError("special", self.special, f"lacks {kind.fill}, the padding, which would be predicted, too")
         return {**columns, self.labels: Array((count,), "int64", fill=NO_LABEL, beside=self.column)}
 

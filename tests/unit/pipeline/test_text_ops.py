@@ -46,6 +46,7 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         (TOKENS, MaskTokens(1, 9), "column"),
         ({"tokens": Tokens(5), "label": Label()}, MaskTokens(1, 9, labels="label"), "labels"),
         (PadTokens(9, pad=3).after(TOKENS), MaskTokens(1, 9, [0, 2]), "special"),
+        (PadTokens(9, mask=None).after(TOKENS), MaskTokens(1, 9), "special"),
     ],
 )
 def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, field: str) -> None:
@@ -125,7 +126,11 @@ def test_shapes_of_arrays_are_known() -> None:
 
 
 def test_trimmed_columns_are_known_with_those_made_of_them() -> None:
-    ops = [PadTokens(5, trim=True), MaskTokens(1, 9, [0]), MaskTokens(1, 9, column="other", labels="others")]
+    ops = [
+        PadTokens(5, trim=True), MaskTokens(1, 9, [0]),
+        # tokens that no op has filled up have no padding among them, whatever is beside them
+        MaskTokens(1, 9, column="other", labels="others"), MaskTokens(1, 9, column="other", labels="more"),
+    ]  # fmt: skip
     pipeline = Pipeline.from_ops(ops, columns={"tokens": Tokens(), "other": Tokens(3)})
     assert pipeline.trims == {"tokens": "length", "mask": "length", "labels": "length"}
     assert Pipeline.from_wire(pipeline.to_wire(), pipeline.columns) == pipeline
