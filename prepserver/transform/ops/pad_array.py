@@ -17,7 +17,7 @@ class PadArrayStage(PadStage[PadArray]):
         padded = np.full(op.shape, op.value, after[op.column].stored()[1])
         if array.size:  # an empty list has no inner shape
             if not op.holds(array.shape):
-                remedy = ": put Truncate before it" if op.holds((1, *array.shape[1:])) else ""
+                remedy = ": put Truncate before it" if array.ndim and op.holds((1, *array.shape[1:])) else ""
                 raise BadSample(f"has {op.column} of the shape {array.shape}, and PadArray({op.shape}) follows{remedy}")
             padded[tuple(map(slice, array.shape))] = array
         values[op.column] = padded

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from prepserver.pipeline.ops.truncate import Truncate
 from prepserver.pipeline.record import Columns
 from prepserver.transform.errors import BadSample
@@ -15,6 +17,9 @@ class TruncateStage(RecordStage[Truncate]):
 
     def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         op = self._op
+        for name in op.columns:
+            if not np.ndim(values[name]):
+                raise BadSample(f"has a single number as {name}, and Truncate cuts lists")
         lengths = {name: len(values[name]) for name in op.columns}
         longest = max(lengths.values())
         if min(lengths.values()) < longest:

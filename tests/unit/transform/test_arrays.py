@@ -53,6 +53,15 @@ def test_an_array_that_does_not_fit_is_bad(shape: tuple[int, ...], said: str) ->
         made([PadArray((3, 2), "x")], {"x": Array()}, {"x": np.zeros(shape, np.float32)})
 
 
+def test_a_single_number_is_no_list() -> None:
+    for op, said in (
+        (PadArray(3, "x"), r"the shape \(\), and PadArray\(\(3,\)\) follows$"),
+        (Truncate(3, "x"), "cuts lists"),
+    ):
+        with pytest.raises(BadSample, match=said):
+            made([op, PadArray(3, "x")], {"x": Array()}, {"x": np.array(1.5, np.float32)})
+
+
 def test_arrays_are_cut_at_either_end() -> None:
     array = np.arange(12.0, dtype=np.float32).reshape(6, 2)
     for side, kept in (("right", array[:4]), ("left", array[2:])):
