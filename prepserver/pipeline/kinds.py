@@ -49,7 +49,7 @@ class Kind:
     )
 
     @property
-    def blank(self) -> int:
+    def blank(self) -> float:
         """What fills a row that holds no sample."""
         return 0
 
@@ -267,7 +267,7 @@ class Array(Kind):
     shape: Shape | None = None
     dtype: str = "float32"
     missing: float | None = field(default=None, repr=False, compare=False)
-    fill: int = field(default=0, repr=False, compare=False)
+    fill: float = field(default=0, repr=False, compare=False)
     beside: str = field(default="", repr=False, compare=False)
 
     @property
@@ -281,7 +281,7 @@ class Array(Kind):
         return Scalar(self.dtype, self.missing)
 
     @property
-    def blank(self) -> int:
+    def blank(self) -> float:
         """As `Kind.blank`."""
         return self.fill
 

@@ -42,7 +42,7 @@ class PadArray(PadOp):
         if kind.shape is not None and not self.holds(kind.shape):
             raise SpecError("shape", self.shape, f"cannot hold {self.column}, whose shape is {kind.shape}")
         number_of("value", kind.dtype, int(self.value) if self.value.is_integer() else self.value)
-        return self.with_column(columns, replace(kind, shape=self.shape), self.shape[0])
+        return self.with_column(columns, replace(kind, shape=self.shape, fill=self.value), self.shape[0])
 
     def holds(self, shape: Sequence[int]) -> bool:
         """Say whether an array of `shape` fits into a row."""

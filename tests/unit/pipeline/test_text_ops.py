@@ -152,10 +152,10 @@ def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:
 
 
 def test_rows_without_a_sample_are_padding() -> None:
-    ops = [PadTokens(6, pad=7), MaskTokens(1, 9, [7])]
-    fields = Pipeline.from_ops(ops, columns={"tokens": Tokens(), "weight": Scalar()}).fields
+    ops = [PadTokens(6, pad=7), MaskTokens(1, 9, [7]), PadArray(6, "x", -0.5)]
+    fields = Pipeline.from_ops(ops, columns={"tokens": Tokens(), "weight": Scalar(), "x": Array()}).fields
     blanks = {each.name: each.kind.blank for each in fields}
-    assert blanks == {"tokens": 7, "mask": 0, "weight": 0, "labels": -100, "index": -1}
+    assert blanks == {"tokens": 7, "mask": 0, "weight": 0, "labels": -100, "x": -0.5, "index": -1}
 
 
 def test_packed_rows_have_the_columns_that_were_asked_for() -> None:
