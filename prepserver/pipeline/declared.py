@@ -166,9 +166,19 @@ def declared_kind(field: str, given: object) -> Kind:
             raise SpecError(
                 f"{field}.missing", missing, f"must be a text of at most {_MAX_CLASS_NAME_CHARS} characters"
             )
+        elif kind is Json and not _is_json(missing):
+            raise SpecError(f"{field}.missing", missing, 'must be JSON, such as "[]" or "null"')
     if kind is Image and found["dtype"] != "uint8":
         found["top"] = None  # nobody knows how large the floats of a plug-in become
     return kind(**found)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def number_of(field: str, dtype: str, value: object) -> float:

@@ -203,6 +203,8 @@ def test_a_replacement_of_a_text_is_a_text() -> None:
     for given in (0, "x" * 257):
         with pytest.raises(SpecError, match=r"columns.x.missing = .*must be a text of at most 256 characters"):
             declared_kind("columns.x", kinds.Text(given))  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"columns.x.missing = .*must be JSON"):
+        declared_kind("columns.x", kinds.Json("no json"))
 
 
 def test_a_replacement_is_part_of_the_sources_data(tmp_path: Path) -> None:
