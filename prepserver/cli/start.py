@@ -86,6 +86,8 @@ def _start(arguments: argparse.Namespace) -> int:
     if settings.cache_dir and not (arguments.check and not os.path.exists(settings.cache_dir)):
         _make_cache_dir(settings.cache_dir)
     group = _group(settings.socket_group)
+    most_workers = (settings.workers or auto_most_workers()) + settings.remote_workers
+    most_clients = clients_allowed(raise_limit(), most_workers)
     if arguments.check:
         sys.stdout.write("a daemon can start with these settings\n")
         return OK
@@ -99,7 +101,7 @@ def _start(arguments: argparse.Namespace) -> int:
     # With a terminal, SIGHUP means that the terminal is gone; without one, that the daemon reads its settings again.
     reread = None if os.isatty(0) and not arguments.daemon else functools.partial(_reread, arguments)
     door = Door(settings.socket_mode, group)
-    serve = functools.partial(_serve, settings, doubtful, place, door, passed, reread)
+    serve = functools.partial(_serve, settings, doubtful, most_clients, place, door, passed, reread)
     if arguments.daemon:
         return _detach(lambda ready: serve(None, ready), place)
     return serve(arguments.lifeline, lambda: None)
@@ -147,14 +149,13 @@ def _group(name: str) -> int | None:
 
 
 def _serve(
-    settings: Settings, doubtful: list[str], place: RuntimeDir, door: Door, passed: socket.socket | None,
-    reread: Reread | None, lifeline: int | None, ready: Callable[[], None],
+    settings: Settings, doubtful: list[str], most_clients: int, place: RuntimeDir, door: Door,
+    passed: socket.socket | None, reread: Reread | None, lifeline: int | None, ready: Callable[[], None],
 ) -> int:  # fmt: skip
     log_to_stderr(settings.log_level, settings.log_format)
     for doubt in doubtful:
         log.warning("%s", doubt)
     with contextlib.closing(place):
-        most_workers = (settings.workers or auto_most_workers()) + settings.remote_workers
         free_bytes = machine_free_bytes()[0] + (0 if place.is_ours else _held_bytes(place))
         state_dir = state_dir_of(settings.cache_dir, os.environ)
         daemon = Daemon(
@@ -164,7 +165,7 @@ def _serve(
             cache_memory_bytes=settings.cache_memory_bytes or free_bytes // 4,
             cache_dir=Path(settings.cache_dir) if settings.cache_dir else state_dir / "index",
             state_dir=state_dir, lifeline=lifeline, door=door, attach_socket=passed, reread=reread,
-            most_clients=clients_allowed(raise_limit(), most_workers),
+            most_clients=most_clients,
         )  # fmt: skip
         return OK if daemon.run(ready, functools.partial(_succeed, place)) else FAILED
 

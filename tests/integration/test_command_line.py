@@ -442,4 +442,9 @@ def test_start_check_judges_the_settings_and_starts_nothing(short_path: Path) ->
         ended = cli("start", "--check", "--config", str(config), "--runtime-dir", str(short_path / "run"))
         assert ended.returncode == code, ended
         assert said in ended.stdout + ended.stderr
+    config.write_text("workers = 64")
+    command = f"ulimit -n 256; exec {sys.executable} -m prepserver.cli start --check --config {config}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert ended.returncode == exits.USAGE
+    assert "256 open files is too low for 64 workers" in ended.stderr
     assert sorted(path.name for path in short_path.iterdir()) == ["config.toml"]
