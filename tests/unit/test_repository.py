@@ -157,6 +157,8 @@ def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     assert {"lint", "docs", "bench-smoke", "fuzz-smoke", "coverage"} <= made
     assert "\n.ci/tests " in text
     assert "\nstep the_tests\n" in text
+    assert "\nset -m\n.ci/tests " in text, "a process group, which the trap ends as a whole"
+    assert 'kill -- "-$tests"' in text
     assert "</dev/null" in text
     for each in script.parent.iterdir():
         subprocess.run(["bash", "-n", str(each)], check=True)
