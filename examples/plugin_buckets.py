@@ -37,7 +37,7 @@ SIZES = [(48, 48), (32, 72), (72, 32)]  # (height, width) of a bucket; models us
 
 
 def dropped(caption: str, rng: np.random.Generator, p: float = 0.1) -> str:
-    """Returns the empty caption with probability `p`, for guidance without a classifier."""
+    """Returns the empty caption with probability `p`, for classifier-free guidance."""
     return "" if rng.random() < p else caption
 
 

@@ -16,7 +16,7 @@ from prepserver.source.storage import remote_files
 
 _WILD = frozenset("*?[")
 _MOST_PATHS = 1_000_000
-_MOST_BRACES = 100  # of a path; each is a call in another
+_MOST_BRACES = 100  # of a path: `expand` calls itself for each
 
 
 def expand(pattern: str) -> list[str]:
