@@ -231,7 +231,8 @@ class Caches:
             if held.is_full and held.told.listing == listing and rows:
                 part = min(1.0, rows / held.told.samples)
                 where: Literal["memory", "disk"] = "memory" if held.wanted.folder is None else "disk"
-                found.append(FullCache(held.wanted.form, part, round(held.nbytes / part), where))
+                beside = [each for each in self._held.values() if each.wanted.folder == held.wanted.folder]
+                found.append(FullCache(held.wanted.form, part, sum(map(_whole_bytes, beside)), where))
         return min(found, key=lambda each: each.part, default=None)
 
     def close(self) -> None:
@@ -262,6 +263,12 @@ class Caches:
                 "idle_s": None if held.idle_since_s is None else round(self.clock() - held.idle_since_s, 1),
             })  # fmt: skip
         return found
+
+
+def _whole_bytes(held: Held) -> int:
+    """The size that a cache needs: one that is full for all samples of its dataset, another one its own."""
+    rows = held.book.counts.rows if held.is_full else 0
+    return round(held.nbytes / min(1.0, rows / held.told.samples)) if rows else held.nbytes
 
 
 def _check_table(shape: Shape, budget_bytes: int) -> None:

@@ -29,7 +29,7 @@ class FullCache:
 
     form: Literal["encoded", "decoded"]
     part: float  # fraction of the dataset's samples that it holds, and so its highest hit rate
-    all_bytes: int  # size that would hold all of them
+    all_bytes: int  # size of the setting that would hold all of them, and the caches that share it
     where: Literal["memory", "disk"]  # name of the setting that limits it
 
 

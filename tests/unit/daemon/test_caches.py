@@ -112,6 +112,10 @@ def test_caches_share_the_budget(world: World, caplog: pytest.LogCaptureFixture)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert all("is full with" in text and "[cache] memory" in text for text in said)
+    for each in (one, other):  # the setting is for both together
+        full = world.caches.full_of(each.key)
+        assert full is not None
+        assert full.all_bytes > (one.samples + other.samples) * ROW["image"].nbytes
 
 
 def test_a_cache_ends_when_nobody_has_read_its_dataset_for_long(world: World) -> None:
