@@ -22,7 +22,7 @@ from prepserver.cli.stop import END_SLACK_S
 from prepserver.config import ConfigError, Settings, auto_most_workers, auto_workers, load_settings
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.pool import PluginsChanged
-from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
+from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError, holder
 from prepserver.daemon.server import Daemon, Reread
 from prepserver.daemon.systemd import ActivationError, check_place, take_attach_socket
 from prepserver.memory.budget import machine_free_bytes
@@ -78,9 +78,14 @@ _CODES: dict[type[Exception], int] = {
 """Exit codes by exception; the first that matches counts."""
 
 
+def _runs(runtime_dir: str) -> bool:
+    return bool(runtime_dir) and holder(Path(runtime_dir)) is not None
+
+
 def _start(arguments: argparse.Namespace) -> int:
     settings, doubtful = _settings(arguments)
-    if arguments.daemon or arguments.check:  # of a daemon, the log has them, too
+    # Of a daemon, the log has them, too. One that runs has taken memory, and says its own when it reads settings again.
+    if arguments.daemon or (arguments.check and not _runs(settings.runtime_dir)):
         for doubt in doubtful:
             sys.stderr.write(f"prepserver start: warning: {doubt}\n")
     if settings.cache_dir and not (arguments.check and not os.path.exists(settings.cache_dir)):

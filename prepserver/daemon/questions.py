@@ -204,8 +204,9 @@ class Questions:
         source, cache = source_from_wire(asked.source), asked.cache
         remedies = remedies_of(source, asked.pipeline.apart)
         shuffles_samples = attach.shuffle != "none" and not batch_rows(attach.batching, attach.batch_size)
-        holds_samples = cache is not None and not cache.head
-        if shuffles_samples and not holds_samples and self.caches.are_needed(listing, source.location):
+        # A cache of decoded images in memory would lose its room to another one.
+        has_room = cache is None or (cache.form == "decoded" and cache.folder is not None)
+        if shuffles_samples and has_room and self.caches.are_needed(listing, source.location):
             self.caches.want(CacheSpec("encoded"), listing, source.location)
             remedies = remedies._replace(encoded=False)
         self.caches.want(cache, listing, source.location)

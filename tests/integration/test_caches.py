@@ -116,7 +116,7 @@ def test_large_row_groups_that_are_shuffled_get_a_cache(caching: Server, tmp_pat
     assert made[0]["rows"] > group
 
 
-def test_a_cache_of_decoded_images_gets_such_a_cache_beside_it(caching: Server, tmp_path: Path) -> None:
+def test_decoded_images_on_disk_get_such_a_cache_beside_them(caching: Server, folder: Path, tmp_path: Path) -> None:
     """Otherwise its first epoch would decode a row group for most samples."""
     rng = np.random.default_rng(0)
     noise = io.BytesIO()
@@ -128,7 +128,7 @@ def test_a_cache_of_decoded_images_gets_such_a_cache_beside_it(caching: Server, 
     before = [each["id"] for each in caching.status()["caches"]]
     asked: dict[str, Any] = {**SPEC, "batch_size": 8, "runtime_dir": caching.runtime_dir}
     table = Parquet(tmp_path / "a.parquet", columns={"image": kinds.Image()})
-    with PrepClient(table, [Resize(40), RandomCrop(24)], cache="decoded", **asked) as client:
+    with PrepClient(table, [Resize(40), RandomCrop(24)], cache=str(folder), **asked) as client:
         next(iter(client))
         made = {each["form"]: each["rows"] for each in caching.status()["caches"] if each["id"] not in before}
     assert made["encoded"] > made["decoded"] >= 8

@@ -448,3 +448,11 @@ def test_start_check_judges_the_settings_and_starts_nothing(short_path: Path) ->
     assert ended.returncode == exits.USAGE
     assert "256 open files is too low for 64 workers" in ended.stderr
     assert sorted(path.name for path in short_path.iterdir()) == ["config.toml"]
+
+
+def test_start_check_leaves_doubts_to_a_daemon_that_runs(server: Server, short_path: Path) -> None:
+    """It has taken memory that counts as free for itself; `systemctl reload` checks first."""
+    for place, doubts in ((server.runtime_dir, False), (short_path, True)):
+        ended = cli("start", "--check", "--memory", "1M", "--runtime-dir", str(place))
+        assert ended.returncode == exits.OK
+        assert ("warning: memory = 1.0 MiB: " in ended.stderr) is doubts
