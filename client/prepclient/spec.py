@@ -20,7 +20,8 @@ from prepserver.pipeline.batches import Batching, BatchShape, batch_rows
 from prepserver.pipeline.caching import wanted
 from prepserver.pipeline.checks import choice, integer
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.ops import Op
+from prepserver.pipeline.kinds import Tokens
+from prepserver.pipeline.ops import MaskTokens, Op
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.source import SourceSpec, absolute, check_bytes
 from prepserver.pipeline.sources import SOURCES
@@ -108,6 +109,7 @@ def make_spec(
             "order='batch-shuffle-repeat'", type(source).__name__, batching,
         )  # fmt: skip
     pipeline = Pipeline.from_ops(list(ops), views, source.columns)
+    _warn_of_masked_padding(pipeline)
     if not isinstance(sharding, Sharding | None):
         raise SpecError("sharding", sharding, "Sharding(...), or None for the launcher's ranks")
     sharding = sharding or Sharding()
@@ -115,6 +117,16 @@ def make_spec(
     shape = BatchShape(batch_size, boolean("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching)
     name = _job_name(ranks.world_size) if job is None else job
     return Spec(source, pipeline, wire_shuffle, seed, shape, ranks.local, name, sharding, job is not None)
+
+
+def _warn_of_masked_padding(pipeline: Pipeline) -> None:
+    kinds = {field.name: field.kind for field in pipeline.fields}
+    for op in pipeline.ops:
+        kind = kinds.get(op.column) if isinstance(op, MaskTokens) else None
+        if isinstance(op, MaskTokens) and isinstance(kind, Tokens) and kind.fill not in (None, *op.special):
+            log.warning(
+                "MaskTokens hides and predicts padding, too: its special tokens %s lack %d", list(op.special), kind.fill
+            )
 
 
 def _check_source(source: object) -> None:

@@ -47,13 +47,11 @@ class MaskTokens(Op):
         self.labels = checks.name("labels", labels)
 
     def after(self, columns: Columns) -> Columns:
-        kind = column_of(columns, self.column, Tokens, "tokens")
-        if (count := kind.count) is None:
+        count = column_of(columns, self.column, Tokens, "tokens").count
+        if count is None:
             raise SpecError("column", self.column, "has no fixed number of tokens: put PadTokens before this op")
         if self.labels in columns:
             raise SpecError("labels", self.labels, "is the name of another column")
-        if kind.fill is not None and kind.fill not in self.special:
-            raise SpecError("special", self.special, f"lacks {kind.fill}, the padding, which would be predicted, too")
         return {**columns, self.labels: Array((count,), "int64", fill=NO_LABEL, beside=self.column)}
 
     @property

@@ -45,8 +45,6 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         (TOKENS, PadTokens(5, count="mask"), "count"),
         (TOKENS, MaskTokens(1, 9), "column"),
         ({"tokens": Tokens(5), "label": Label()}, MaskTokens(1, 9, labels="label"), "labels"),
-        (PadTokens(9, pad=3).after(TOKENS), MaskTokens(1, 9, [0, 2]), "special"),
-        (PadTokens(9, mask=None).after(TOKENS), MaskTokens(1, 9), "special"),
     ],
 )
 def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, field: str) -> None:

@@ -12,6 +12,7 @@ from prepclient import (
     CenterCrop,
     ImageFolder,
     InvalidSpec,
+    MaskTokens,
     Normalize,
     PadTokens,
     RandomResizedCrop,
@@ -129,6 +130,17 @@ def test_lengths_that_are_mixed_again_are_told(order: str, shuffle: Any, caplog:
     make(source)
     told = bool(shuffle) and order != "batch-shuffle-repeat"
     assert [text.startswith("BucketByLength sorts samples by length") for text in caplog.messages] == [True] * told
+
+
+@pytest.mark.parametrize("mask", ["mask", None])
+def test_padding_that_is_masked_is_told(mask: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    for special, told in (
+        ([3, 7], []),
+        ([3], ["MaskTokens hides and predicts padding, too: its special tokens [3] lack 7"]),
+    ):
+        ops = [Tokenize("/words", code="0" * 64), PadTokens(4, pad=7, mask=mask), MaskTokens(1, 9, special)]
+        spec(TextLines("/a"), ops=ops)
+        assert caplog.messages == told
 
 
 def test_what_is_given_comes_before_the_launchers_word() -> None:
