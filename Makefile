@@ -43,9 +43,9 @@ demo: $(VENV)/.installed
 	$(BIN)/prepserver demo $(DEMO_ARGS)
 
 # With COVERED=1, as CI calls it, without the tests that `make coverage` has run. Files go in their order, those of real
-# daemons first: they take longest, and wait so much that four of them keep two cores busy.
+# daemons first: they take longest, and wait so much that three of them keep two cores busy.
 test: $(VENV)/.installed-dev
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder \
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder \
 		$(if $(COVERED),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
 
 test-unit: $(VENV)/.installed-dev
