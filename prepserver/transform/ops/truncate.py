@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from prepserver.pipeline.ops.truncate import Truncate
 from prepserver.pipeline.record import Columns
 from prepserver.transform.errors import BadSample
@@ -18,7 +16,7 @@ class TruncateStage(RecordStage[Truncate]):
     def make(self, values: dict[str, Any], after: Columns, draws: Draws) -> None:
         op = self._op
         for name in op.columns:
-            if not np.ndim(values[name]):
+            if not getattr(values[name], "ndim", 1):  # lists of tokens have no ndim
                 raise BadSample(f"has a single number as {name}, and Truncate cuts lists")
         lengths = {name: len(values[name]) for name in op.columns}
         longest = max(lengths.values())
