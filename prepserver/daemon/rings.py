@@ -74,7 +74,7 @@ class Rings:
         self, lane: int, owner: int, fields: tuple[Field, ...], rows: tuple[int, int],
         allow: Callable[[int], None] = lambda _nbytes: None,
     ) -> LaneRing:  # fmt: skip
-        """Makes a ring for `lane`. `rows` are the wanted number of rows, and the needed one if the wanted do not fit.
+        """Makes a ring for `lane`. `rows` are the wanted rows, whose number is halved until they fit, and the needed.
 
         `allow` raises `MemoryShort` for a size above the user's limit.
 
@@ -95,11 +95,14 @@ class Rings:
             allow(layout.nbytes)
             check_fits(layout.nbytes, self.held_bytes, self.budget_bytes, self.absent_bytes)
 
-        try:
-            check()
-        except MemoryShort:
-            layout = RingLayout(needed, fields)
-            check()
+        while True:
+            try:
+                check()
+                break
+            except MemoryShort:
+                if layout.rows <= needed:
+                    raise
+                layout = RingLayout(max(needed, layout.rows // 2), fields)
         with contextlib.ExitStack() as on_error:
             made = create_segment(f"prepserver-lane-{lane}", layout.nbytes)
             try:

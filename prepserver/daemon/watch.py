@@ -286,4 +286,6 @@ def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str |
     is_behind = any(
         c.job == cursor.job and c.first_needed == stream.low and not c.has_released_all for c in stream.cursors.values()
     )
-    return "ranks" if is_behind and stream.limit - stream.head < coordinator.chunk_rows else "workers"
+    return (
+        "ranks" if is_behind and stream.limit - stream.head < stream.chunk_rows(coordinator.chunk_rows) else "workers"
+    )

@@ -35,7 +35,7 @@ from prepserver.schedule.events import RankAttaches, RingMade
 from prepserver.schedule.join import Place, Request, choose_place
 from prepserver.schedule.meeting import Meetings
 from prepserver.schedule.parting import Answer, Partings, Steps
-from prepserver.schedule.records import Cursor, Job, Lane
+from prepserver.schedule.records import Cursor, Job, Lane, rows_of_chunk
 from prepserver.schedule.row_groups import RowGroups
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
@@ -73,11 +73,11 @@ class _Keys:
 
 
 class Admission:
-    """Admits or refuses ranks, and frees their places; a busy pool fills `rows_in_flight` rows at a time."""
+    """Admits or refuses ranks, and frees their places; a busy pool fills `chunks_in_flight` at a time."""
 
     def __init__(
         self, table: Table, strikes: Strikes, meetings: Meetings, partings: Partings, story: Story, orders: Orders,
-        rows_in_flight: int,
+        chunks_in_flight: int, chunk_rows: int,
     ) -> None:  # fmt: skip
         self._table = table
         self._strikes = strikes
@@ -85,7 +85,8 @@ class Admission:
         self._partings = partings
         self._story = story
         self._orders = orders
-        self._rows_in_flight = rows_in_flight
+        self._chunks_in_flight = chunks_in_flight
+        self._chunk_rows = chunk_rows  # see `Dispatch`
 
     def attach(self, event: RankAttaches, now_s: float) -> Steps:
         """Admits or refuses a rank."""
@@ -347,7 +348,8 @@ class Admission:
         start = (first or 0) + attach.epoch * n
         where = given or EpochPosition(start, start)
         fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
-        wanted, needed = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
+        in_flight = self._chunks_in_flight * min(self._chunk_rows, rows_of_chunk(fields))
+        wanted, needed = ring_rows(fields, round_rows, attach.prefetch, in_flight)
         return Request(
             self._partings.key_for(keys.stream, keys.lane), keys.lane, n, needed, where.epoch_start, where.position,
             attach.join_wait_s, given is None and first is None and attach.shuffle == "cyclic",

@@ -35,7 +35,7 @@ from prepserver.schedule.workers import BARRED_S, SLOW_NS, TASKS_PER_WORKER, Tas
 class Coordinator:
     """Decides what follows from each event.
 
-    `workers` is the size of the pool. It bounds the rows in flight, for which a new ring has room.
+    `workers` is the size of the pool. It bounds the chunks in flight, for which a new ring has room.
     """
 
     def __init__(self, orders: Orders, chunk_rows: int = 16, workers: int = 1) -> None:
@@ -47,10 +47,10 @@ class Coordinator:
         self.rows_made = 0  # rows that workers have made, in all streams
         self._meetings = Meetings(self.table, self.story)
         self._partings = Partings(self.table, self.strikes, self.story)
-        in_flight = workers * TASKS_PER_WORKER * chunk_rows
         self._admission = Admission(
-            self.table, self.strikes, self._meetings, self._partings, self.story, orders, in_flight
-        )
+            self.table, self.strikes, self._meetings, self._partings, self.story, orders,
+            workers * TASKS_PER_WORKER, chunk_rows,
+        )  # fmt: skip
         self._dispatch = Dispatch(self.table, self.workers, chunk_rows, self._meetings.join_early)
         self._twice = Twice(self.table, self.workers)
         self._lag = LagWatch(chunk_rows)

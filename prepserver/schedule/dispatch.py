@@ -36,7 +36,7 @@ class Dispatch:
     """Chooses the next worker and its chunk. Before each choice it calls `meet`, which is `Meetings.join_early`.
 
     A chunk has `chunk_rows` rows at first, which spreads the first batch over the workers, and more later (see
-    `GROWN`), which costs fewer messages.
+    `GROWN`), which costs fewer messages. It has fewer if rows are large (see `CHUNK_BYTES`).
     """
 
     def __init__(self, table: Table, workers: Workers, chunk_rows: int, meet: Callable[[], list[Action]]) -> None:
@@ -118,7 +118,7 @@ class Dispatch:
 
     def _chunk_of(self, stream: Stream, slot: WorkerSlot, most: int) -> Chunk | None:
         """The chunk that a worker gets of a stream, of at most `most` rows."""
-        least = min(most, self.chunk_rows)
+        least = min(most, stream.chunk_rows(self.chunk_rows))
         if stream.groups is None or stream.chunks.has_lost:
             return stream.next_chunk(most, least)
         chunk = stream.groups.next_for(
@@ -147,10 +147,10 @@ class Dispatch:
         row_ns = stream.row_ns(lanes)
         if row_ns is None:
             return 1  # it may take a minute
-        most = self.chunk_rows
+        first = most = stream.chunk_rows(self.chunk_rows)
         if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
             for times in (*GROWN_QUICK, *GROWN):
-                grown = min(times * self.chunk_rows, MAX_CHUNK_ROWS)
+                grown = min(times * first, MAX_CHUNK_ROWS)
                 if times > GROWN[0] and grown * row_ns > QUICK_NS:
                     continue
                 if 2 * len(self._workers.slots) * TASKS_PER_WORKER * grown <= stream.ring_rows:

@@ -88,7 +88,7 @@ class _Held:
 
 
 class LagWatch:
-    """Watches which jobs hold others back. A window with room for fewer than `chunk_rows` rows counts as full."""
+    """Watches which jobs hold others back. A window without room for a chunk, of `chunk_rows` rows, counts as full."""
 
     def __init__(self, chunk_rows: int) -> None:
         self._chunk_rows = chunk_rows
@@ -162,10 +162,12 @@ class LagWatch:
 def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tuple[Cursor, list[Cursor]]]:
     """The jobs whose unreleased rows alone fill the window: a rank of each, and the cursors that it holds back.
 
-    Jobs of the same user wait for ranks that have not attached yet; jobs of other users do not. A window with room for
-    fewer than `chunk_rows` rows counts as full. `is_still` says whether the stream has stood still for `STILL_S`.
+    Jobs of the same user wait for ranks that have not attached yet; jobs of other users do not. A window without
+    room for a chunk, of `chunk_rows` rows or fewer large ones, counts as full. `is_still` says whether the stream has
+    stood still for `STILL_S`.
     """
-    if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
+    room = stream.limit - stream.head
+    if len(stream.cursors) < 2 or stream.watermark != stream.head or room >= stream.chunk_rows(chunk_rows):
         return []
     if stream.cap is not None and stream.head >= stream.cap:
         return []  # an early stream at its cap: no job fills the window

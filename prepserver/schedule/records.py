@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,16 @@ ROUNDS_NEEDED = 2
 """A ring, and an early stream, has room for at least this many rounds of batches: with fewer, filling and reading would
 take turns."""
 
+CHUNK_BYTES = 8 << 20
+"""Most bytes of a chunk's rows in one ring, unless one row is larger: the rings have room for the chunks of all
+workers."""
+
 RECENT_SAMPLES = 8192  # the time of a sample is an average over about this many recent samples
+
+
+def rows_of_chunk(fields: Iterable[Field]) -> int:
+    """The most rows of these fields that a chunk may have because of their size."""
+    return max(1, CHUNK_BYTES // max(1, sum(field.row_bytes for field in fields)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,10 @@ class Lane:
     spent: Spent = field(default_factory=Spent)  # CPU time of rendering it, in chunks with several lanes
     pipeline: list[dict[str, Any]] = field(default_factory=list)  # wire form, for workers
     fields: tuple[Field, ...] = ()  # fields of a row
+    chunk_rows_most: int = field(init=False)  # see `rows_of_chunk`
+
+    def __post_init__(self) -> None:
+        self.chunk_rows_most = rows_of_chunk(self.fields)
 
     @property
     def uid(self) -> int:

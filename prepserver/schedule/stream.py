@@ -129,6 +129,10 @@ class Stream:
         """Rows of the smallest ring."""
         return min(lane.rows for lane in self.lanes.values())
 
+    def chunk_rows(self, most: int) -> int:
+        """Rows of its first chunks: `most`, fewer if a row is large."""
+        return min([most, *(lane.chunk_rows_most for lane in self.lanes.values())])
+
     @property
     def largest_round(self) -> int:
         """Rows of the largest round of batches of any job; 0 if there is none."""

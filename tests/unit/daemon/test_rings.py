@@ -106,9 +106,12 @@ def test_a_dropped_ring_counts_until_nobody_has_it(rings: Rings, kept: str) -> N
     assert rings.bytes_of(1000) == 0
 
 
-def test_the_needed_rows_are_made_where_the_wanted_do_not_fit(rings: Rings) -> None:
-    ring = rings.create(1, 0, sample_fields((224, 224, 3), "uint8"), (512, 128))
-    assert ring.layout.rows == 128
+@pytest.mark.parametrize(
+    ("wanted", "needed", "made"), [(400, 128, 400), (512, 128, 256), (1500, 128, 375), (512, 300, 300)]
+)
+def test_rows_are_halved_where_the_wanted_do_not_fit(rings: Rings, wanted: int, needed: int, made: int) -> None:
+    ring = rings.create(1, 0, sample_fields((224, 224, 3), "uint8"), (wanted, needed))  # 64 MiB hold 445 rows
+    assert ring.layout.rows == made
 
 
 def test_every_view_counts(rings: Rings) -> None:

@@ -32,6 +32,7 @@ from prepserver.schedule.asked import (
 )
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Limits, RankAttaches, RankLeft, RingMade
+from prepserver.schedule.workers import TASKS_PER_WORKER
 from tests.support.consistency import validate
 from tests.support.images import sample_fields
 from tests.support.schedule_world import BLOCK, Ask, N, World
@@ -295,6 +296,17 @@ def only(actions: list[Action], kind: type[Any]) -> Any:
 @pytest.fixture
 def bare() -> Coordinator:
     return Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0))
+
+
+@pytest.mark.parametrize(("side", "rows"), [(224, 16), (1024, 2), (2048, 1)])
+def test_a_ring_has_room_for_twice_the_chunks_of_all_workers(side: int, rows: int) -> None:
+    c = Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0), workers=64)
+    listing = work.Indexed("/none", N, 0, "digest", "content")
+    pipeline = Pipeline.from_ops([RandomResizedCrop(side)], 1).to_wire()
+    event = RankAttaches(1, 0, check(asked(pipeline=pipeline)), listing, 1.0, Limits())
+    ring = only(c.handle(event, 0.0), MakeRing)
+    in_flight = 64 * TASKS_PER_WORKER * rows
+    assert 0 <= ring.wanted - (ring.needed + 2 * in_flight) < 64  # whole pages
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from prepserver.pipeline.batches import BatchLine, BatchShape
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
+from prepserver.protocol.layout import Field
 from prepserver.protocol.work import AddLane, AddStream, DropLane, DropStream
 from prepserver.schedule.actions import (
     Action,
@@ -95,6 +96,17 @@ def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
     stream(s)
     assert s.up(1) == s.up(2) == []
     assert submits(cursor(s, 5)) == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
+
+
+@pytest.mark.parametrize(("row_bytes", "count"), [(1, 4), (3 << 20, 2), (8 << 20, 1), (64 << 20, 1)])
+def test_a_chunk_has_fewer_rows_where_rows_are_large(row_bytes: int, count: int) -> None:
+    s = scheduler()
+    s.up(1)
+    stream(s)
+    large = Lane(19, ("large", 0), 16, 0, fields=(Field("volume", "uint8", [row_bytes]),))
+    s.add_lane(1, large)
+    s.streams[1].took(Chunk(0, 1, tuple(s.streams[1].lanes)), Took())
+    assert submits(cursor(s, 5)) == [(1, 0, count), (1, count, count)]
 
 
 @pytest.mark.parametrize(("rows", "grown"), [(31, 4), (32, 8), (63, 8), (64, 16)])
