@@ -14,7 +14,7 @@ ROUNDS_NEEDED = 2
 """A ring, and an early stream, has room for at least this many rounds of batches: with fewer, filling and reading would
 take turns."""
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 16 << 20
 """Most bytes of a chunk's rows in one ring, unless one row is larger: the rings have room for the chunks of all
 workers."""
 

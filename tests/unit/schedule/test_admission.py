@@ -298,7 +298,7 @@ def bare() -> Coordinator:
     return Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0))
 
 
-@pytest.mark.parametrize(("side", "rows"), [(224, 16), (1024, 2), (2048, 1)])
+@pytest.mark.parametrize(("side", "rows"), [(224, 16), (1024, 5), (4096, 1)])
 def test_a_ring_has_room_for_twice_the_chunks_of_all_workers(side: int, rows: int) -> None:
     c = Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0), workers=64)
     listing = work.Indexed("/none", N, 0, "digest", "content")

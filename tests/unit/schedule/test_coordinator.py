@@ -98,7 +98,7 @@ def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
     assert submits(cursor(s, 5)) == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
 
 
-@pytest.mark.parametrize(("row_bytes", "count"), [(1, 4), (3 << 20, 2), (8 << 20, 1), (64 << 20, 1)])
+@pytest.mark.parametrize(("row_bytes", "count"), [(1, 4), (5 << 20, 3), (16 << 20, 1), (64 << 20, 1)])
 def test_a_chunk_has_fewer_rows_where_rows_are_large(row_bytes: int, count: int) -> None:
     s = scheduler()
     s.up(1)
