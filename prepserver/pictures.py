@@ -35,7 +35,7 @@ def rgb(image: Image.Image) -> Pixels:
 
 
 def numbers(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:
-    """Return a mask as (H, W) palette indices, grey values, or 0 and 1, of the type uint8 or uint16.
+    """Return a mask or a grey image as (H, W) palette indices, grey values, or 0 and 1, uint8 or uint16.
 
     Raises:
         OddPicture: It has colours, or numbers that the type cannot hold.
@@ -52,8 +52,8 @@ def numbers(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArr
     wanted = "one number of 8 bits for each pixel (mode L, P or 1)"
     if dtype == "uint16":
         wanted = "one number of 8 or 16 bits for each pixel (mode L, P, 1 or I;16)"
-    more = ': declare kinds.Mask(dtype="uint16")' if is_grey else f": {_remedy(image)}" if mode == "F" else ""
-    raise OddPicture(f"a mask has {wanted}, and this is {mode}{more}")
+    more = ': declare dtype="uint16"' if is_grey else f": {_remedy(image)}" if mode == "F" else ""
+    raise OddPicture(f"it must have {wanted}, and this is {mode}{more}")
 
 
 def _remedy(image: Image.Image) -> str:

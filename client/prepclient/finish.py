@@ -91,9 +91,9 @@ class Finish:
             SpecError: They do not fit the images.
         """
         ops: tuple[Op, ...] = tuple(self.ops)
-        is_scaled = self.dtype not in (None, torch.uint8) and batch_ops(ops, look.image, device).image.dtype == "uint8"
-        if self.normalize is not None or is_scaled:
-            ops = (*ops, ToDtype("float32", scale=True))
+        is_uint8 = batch_ops(ops, look.image, device).image.dtype == "uint8"  # others stay in their own unit
+        if self.normalize is not None or (is_uint8 and self.dtype not in (None, torch.uint8)):
+            ops = (*ops, ToDtype("float32", scale=is_uint8))
         if self.normalize is not None:
             if len(self.normalize[0]) not in (1, look.channels):
                 raise SpecError("normalize", self.normalize, f"the images have {look.channels} channels")
@@ -228,6 +228,8 @@ class Finisher:
 
     def _compute(self, out: torch.Tensor, values: torch.Tensor) -> None:
         assert self._scale is not None
+        if values.dtype == torch.uint16:
+            values = values.to(torch.float32)  # torch copies uint16, but does not compute with it
         if self._bias is None:
             torch.mul(values, self._scale, out=out)
         else:

@@ -77,7 +77,9 @@ def _column(pipeline: Pipeline, arguments: argparse.Namespace) -> str:
     if arguments.field is not None and arguments.field not in kinds:
         raise CommandError(f"--field {arguments.field}: a row has the columns {', '.join(kinds)}", USAGE)
     column = arguments.field or next(iter(kinds))
-    if arguments.output.suffix == ".png" and not isinstance(kinds[column], Image | Mask):
+    kind = kinds[column]
+    is_picture = isinstance(kind, Mask) or (isinstance(kind, Image) and kind.channels in (1, 3))
+    if arguments.output.suffix == ".png" and not is_picture:
         raise CommandError(f"-o {arguments.output}: {column} is not a picture; write it to a .npy file", USAGE)
     return column
 

@@ -181,11 +181,12 @@ class _Packing:
     def _transcode_all(self, source: Source, writer: ShardWriter) -> None:
         transcoder = self._options.transcoder
         table = writer.table
-        has_image = isinstance(next(iter(self._columns.values())), Image)
+        first_kind = next(iter(self._columns.values()))
+        is_photo = isinstance(first_kind, Image) and first_kind.is_photo
 
         def work(sample: int) -> tuple[int, Transcoded]:
             first, *more = _read(source, sample, self._columns)
-            made = transcode(sample, first, transcoder) if has_image else Transcoded(kept_record(sample, first), "kept")
+            made = transcode(sample, first, transcoder) if is_photo else Transcoded(kept_record(sample, first), "kept")
             records = b"".join((made.record, *(kept_record(sample, each) for each in more)))
             return len(first) + sum(map(len, more)), Transcoded(records, made.how)
 

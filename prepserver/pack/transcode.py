@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image, JpegImagePlugin
 
+from prepserver.pipeline import kinds
 from prepserver.pipeline.ops import Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import kept_record, pixels_record
@@ -99,7 +100,7 @@ def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
 def _decoded(sample: int, data: bytes, form: str, side: int | None) -> bytes:
     """Return the record of an image's pixels, upright, as `Resize(side)` leaves one that is larger."""
     try:
-        height, width = opened(data).size(upright=True)
+        height, width = opened(data, kinds.Image()).size(upright=True)
         if side is not None and min(height, width) > side:
             height, width = Resize(side).result(height, width)
         maker = RowMaker(Pipeline.from_ops([Resize((height, width))]))

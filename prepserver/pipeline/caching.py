@@ -49,9 +49,11 @@ class CacheSpec:
 
 
 def holds_images(columns: Columns) -> bool:
-    """Return whether a cache can hold samples decoded: they have images, and perhaps masks, but nothing beside them."""
+    """Return whether a cache can hold samples decoded: they have photos, and perhaps masks, but nothing beside them."""
     kinds = [kind for kind in columns.values() if kind.is_spatial]
-    return any(isinstance(kind, Image) for kind in kinds) and all(isinstance(kind, Image | Mask) for kind in kinds)
+    images = [kind for kind in kinds if isinstance(kind, Image)]
+    others = [kind for kind in kinds if not isinstance(kind, Image | Mask)]
+    return bool(images) and all(image.is_photo for image in images) and not others
 
 
 def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
@@ -74,7 +76,7 @@ def wanted(cache: str, pipeline: Pipeline) -> CacheSpec | None:
     has_images = holds_images(pipeline.columns) and not pipeline.apart
     head = head_of(pipeline)
     if cache == "decoded" and not has_images:
-        reason = "holds images of one size and their masks, and these samples have others: use 'encoded'"
+        reason = "holds photos of one size and their masks, and these samples have others: use 'encoded'"
         raise SpecError("cache", cache, reason)
     if cache == "encoded" or (folder and not (has_images and head.count)):
         return CacheSpec("encoded", folder=folder)

@@ -27,6 +27,11 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 WARPS = ("nearest", "bilinear")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 DTYPES = ("uint8", "float16", "float32")
+WHOLE_TOPS = {"uint8": 255, "uint16": 65535, "int16": 32767}
+"""Element types of images that are whole numbers, and the greatest of each."""
+
+MAX_CHANNELS = 1024
+EACH_CHANNEL = range(1, MAX_CHANNELS + 1)  # how many numbers there may be where each channel has its own
 
 MAX_CODE_CHARS = 64
 MAX_COLUMN_CHARS = 24
@@ -188,10 +193,10 @@ def padding(field: str, value: object) -> tuple[int, int, int, int]:
 
 
 def fill(field: str, value: object) -> tuple[float, ...]:
-    """Return the colour of padding: one number for all channels, or one for each of three; None means 0."""
+    """Return the colour of padding: one number for all channels, or one for each; None means 0."""
     if value is None:
         return (0.0,)
-    return tuple(number(field, item) for item in items_or_one(field, value, (1, 3)))
+    return tuple(number(field, item) for item in items_or_one(field, value, EACH_CHANNEL))
 
 
 def mask_fill(value: object) -> int | None:
@@ -203,10 +208,13 @@ def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "
     """Refuse a fill that the image cannot hold: for other channels, or with values beyond its dtype."""
     if len(fill) not in (1, channels):
         raise SpecError(field, fill, f"must have 1 value or one for each of {channels} channels")
-    if dtype != "uint8":
+    top = WHOLE_TOPS.get(dtype)
+    if top is None:
         as_held(field, fill, dtype)
-    elif any(value != int(value) or not 0 <= value <= 255 for value in fill):
-        raise SpecError(field, fill, "must be whole numbers from 0 to 255 while the image is uint8")
+        return
+    least = -top - 1 if dtype == "int16" else 0
+    if any(value != int(value) or not least <= value <= top for value in fill):
+        raise SpecError(field, fill, f"must be whole numbers from {least} to {top} while the image is {dtype}")
 
 
 def as_held(field: str, values: Sequence[float], dtype: str) -> tuple[float, ...]:

@@ -168,8 +168,8 @@ def declared_kind(field: str, given: object) -> Kind:
             )
         elif kind is Json and not _is_json(missing):
             raise SpecError(f"{field}.missing", missing, 'must be JSON, such as "[]" or "null"')
-    if kind is Image and found["dtype"] != "uint8":
-        found["top"] = None  # nobody knows how large the floats of a plug-in become
+    if kind is Image:
+        found["top"] = float(checks.WHOLE_TOPS.get(found["dtype"], math.inf))
     return kind(**found)
 
 
@@ -239,7 +239,7 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "count": lambda field, value, _: None if value is None else checks.tokens(field, value),
     "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
     "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
-    "channels": lambda field, value, _: checks.channels(field, value),
+    "channels": lambda field, value, _: checks.integer(field, value, 1, checks.MAX_CHANNELS),
     "dtype": lambda field, value, dtypes: checks.choice(field, _dtype_name(value), dtypes),
     "shape": _shape,
     "classes": lambda field, value, _: _class_names(field, value),
@@ -248,7 +248,7 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
 """By attribute of a kind; what has none here is not declared."""
 
 _DTYPES: dict[type[Kind], tuple[str, ...]] = {
-    Image: checks.DTYPES, Mask: ("uint8", "uint16"), PerBox: ("int64", "float32"),
+    Image: (*checks.WHOLE_TOPS, "float16", "float32"), Mask: ("uint8", "uint16"), PerBox: ("int64", "float32"),
 }  # fmt: skip
 """Element types of kinds that may not have all."""
 
@@ -286,8 +286,6 @@ def declared_columns(given: object, has_class_names: bool = False) -> dict[str, 
     for name, kind in pairs:
         name = checks.name("columns", name)
         columns[name] = declared_kind(f"columns.{name}", kind)
-        if isinstance(columns[name], Image) and columns[name] != Image(size=columns[name].size):  # type: ignore[attr-defined]
-            raise SpecError(f"columns.{name}", columns[name], "is given as uint8 with 3 channels; ops change that")
         if not has_class_names and getattr(columns[name], "classes", None):
             raise SpecError(
                 f"columns.{name}.classes", columns[name], "only Csv, Jsonl, Parquet and TFRecord take names"

@@ -91,10 +91,12 @@ class Image(Spatial):
     """Pixels with colours: (H, W, C), or (C, H, W) after `ToLayout("CHW")`.
 
     Attributes:
-        channels: 3, or 1 after `Grayscale(1)`.
-        dtype: Name of the element type: uint8, float16 or float32.
+        channels: 3, as photos are decoded; others, such as the 13 bands of a satellite's image, as a source declares
+            them, or 1 after `Grayscale(1)`.
+        dtype: Name of the element type: uint8, uint16, int16, float16 or float32.
         layout: "CHW" or "HWC" after `ToLayout`, else None: stored as HWC, seen as CHW.
-        top: Greatest value that a pixel may have; None after `Normalize`, which moves the values.
+        top: Greatest value that a pixel may have, infinity where nobody knows it; None after `Normalize`, which moves
+            the values.
     """
 
     _remedy: ClassVar[str] = _CROP
@@ -102,6 +104,11 @@ class Image(Spatial):
     dtype: str = "uint8"
     layout: str | None = None
     top: float | None = 255.0
+
+    @property
+    def is_photo(self) -> bool:
+        """Whether its pixels are what image files are decoded to: uint8, 3 channels."""
+        return (self.channels, self.dtype) == (3, "uint8")
 
     def _in_row(self) -> tuple[Shape | None, str]:
         if self.size is None:

@@ -25,7 +25,7 @@ class Op(Spec):
     moves: ClassVar[bool] = False  # the op moves pixels, and with them everything on the same plane
     # The size of its result differs from sample to sample, even if all images had one size before it.
     varies: ClassVar[bool] = False
-    needs_uint8: ClassVar[bool] = False  # the op mixes pixel values, which must still be bytes
+    needs_uint8: ClassVar[bool] = False  # the op mixes colours: bytes of 1 or 3 channels
     # Its result depends on the image alone and is again uint8, so a cache may hold it.
     is_fixed: ClassVar[bool] = False
     views: ClassVar[int] = 0  # how many views of a sample it makes; 0 for as many as there are
@@ -85,7 +85,11 @@ class Op(Spec):
         """Return what is known of one column after this op."""
         if isinstance(kind, Image):
             if self.needs_uint8 and kind.dtype != "uint8":
-                raise SpecError("op", type(self).__name__, "works on uint8: put it before ToDtype")
+                reason = f"works on uint8: put it before ToDtype. The image is {kind.dtype} here"
+                raise SpecError("op", type(self).__name__, reason)
+            if self.needs_uint8 and kind.channels not in (1, 3):
+                reason = f"works on 1 or 3 channels, and the image has {kind.channels}"
+                raise SpecError("op", type(self).__name__, reason)
             kind = self.image_after(kind)
         if self.moves and isinstance(kind, Boxes):
             _check_plain(self, kind)
@@ -142,7 +146,6 @@ class ResizeOp(Op):
 
     moves = True
     varies = True
-    needs_uint8 = True
 
     def __init__(self, interpolation: checks.Interpolation, antialias: bool) -> None:
         checks.antialias(antialias)
@@ -153,7 +156,6 @@ class WarpOp(Op):
     """An op that interpolates between pixels, and has a fill for what lies beyond the image's edges."""
 
     moves = True
-    needs_uint8 = True
 
     def __init__(
         self, interpolation: checks.Interpolation, fill: checks.FloatOrFloats | None, mask_fill: int | None

@@ -19,7 +19,7 @@ _DTYPES = {dtype.str.encode(): dtype for dtype in (np.dtype(name).newbyteorder("
 
 
 def to_bytes(value: Any, kind: kinds.Kind) -> bytes:
-    """Return the bytes of a value of a record: pixels become a PNG, and the size of their plane follows boxes.
+    """Return the bytes of a value of a record: pixels become a PNG or .npy, and the size of their plane follows boxes.
 
     Raises:
         UnicodeEncodeError: A text holds half of a surrogate pair, as JSON may.
@@ -30,6 +30,10 @@ def to_bytes(value: Any, kind: kinds.Kind) -> bytes:
     if isinstance(kind, kinds.Text):
         return str(value).encode()
     array = np.asarray(value)
+    if isinstance(kind, kinds.Image) and not kind.is_photo:
+        file = io.BytesIO()
+        np.save(file, array)
+        return file.getvalue()
     if isinstance(kind, kinds.Image | kinds.Mask):
         png = io.BytesIO()
         Picture.fromarray(array).save(png, "PNG")

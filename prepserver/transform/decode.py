@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -183,11 +184,11 @@ class Encoded:
 
 
 class Pixels(Encoded):
-    """As `Encoded`, of an image that its source gives as pixels: uint8, (H, W, 3) RGB."""
+    """As `Encoded`, of an image that its source gives as pixels, (H, W, C)."""
 
     __slots__ = ("_pixels",)
 
-    def __init__(self, pixels: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, pixels: npt.NDArray[Any]) -> None:
         self._pixels = pixels
         self.height, self.width = pixels.shape[:2]
         self.is_usual = True
@@ -196,5 +197,5 @@ class Pixels(Encoded):
     def scale(self, wanted: int) -> int:
         return 1
 
-    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8]:
+    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[Any]:
         return part.of(self._pixels)

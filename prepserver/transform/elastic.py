@@ -57,7 +57,7 @@ class Displacements:
                 into[top : top + _BLOCK, left : left + _BLOCK] = np.rint(mixed * factor)
 
     def look(self, image: Array, into: Array | None, interpolation: str, fill: tuple[float, ...]) -> Array:
-        """Return `image`, (H, W, C) uint8, deformed; the other arguments are those of `warp.warp`."""
+        """Return `image`, (H, W, C), deformed; the other arguments are those of `warp.warp`."""
         result = np.empty_like(image, order="C") if into is None else into
         x = np.arange(self._size[1]) + 0.5
 

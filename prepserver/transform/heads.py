@@ -33,7 +33,7 @@ def after_head(
     made = dict(record)
     plan, size = None, (0, 0)
     for column in maker.images:
-        encoded = opened(record[column.column])
+        encoded = opened(record[column.column], column.declared)
         refuse_large((encoded.height, encoded.width), maker)
         if plan is None:
             size = encoded.size(maker.upright)

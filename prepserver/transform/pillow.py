@@ -126,7 +126,7 @@ class PillowImage:
         Raises:
             BadSample: The image is broken or truncated, has colours, or numbers that the type cannot hold.
         """
-        return self._loaded(lambda: numbers(self._image, dtype), "the mask cannot be decoded")
+        return self._loaded(lambda: numbers(self._image, dtype), "cannot be decoded")
 
     def _loaded(self, pixels_of: Callable[[], npt.NDArray[Any]], what: str) -> npt.NDArray[Any]:
         if self._pixels is None and not self._failure:

@@ -53,7 +53,7 @@ class ImageColumn(NamedTuple):
     out: int  # place of its field among the maker's
     stages: tuple[int, ...]  # numbers of the stages that change it
     landing: int  # from this stage on, results have the row's shape and dtype, so they are written to the row itself
-    declared: Size | None  # (height, width) that its source declares
+    declared: Image  # what its source declares
     size: Size | None  # (height, width) of the row; None if it is no row
 
 
@@ -96,7 +96,7 @@ class RowMaker:
             if isinstance(each.kind, Image)
         )
         # Makes the image of a row in one call, if it can; None for most pipelines.
-        can_be_whole = len(self.images) == 1 and not self._planar
+        can_be_whole = len(self.images) == 1 and self.images[0].declared.is_photo and not self._planar
         self.whole: WholeCrop | None = whole_crop(pipeline, self._view, self._stages) if can_be_whole else None
         self.followers = self._follows(pipeline.columns)  # the others on its plane
         # Whether those may be made after the images of other samples: they take little memory.
@@ -138,7 +138,7 @@ class RowMaker:
         declared, made = (each[field.column] for each in (records[0], records[-1]))
         assert isinstance(declared, Image)
         assert isinstance(made, Image)
-        return ImageColumn(field.column, out, stages, landing, declared.size, made.size)
+        return ImageColumn(field.column, out, stages, landing, declared, made.size)
 
     def _follows(self, columns: Columns) -> tuple[Follow, ...]:
         follows = []
@@ -219,8 +219,8 @@ class RowMaker:
     def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
         """Carry out the plan for one image: of `images`, by default the first one.
 
-        `image` is `plan.part` of the upright image: uint8 RGB of that height and width, or of these over `plan.scale`.
-        It is not written to. `out` is the row: an array of the column's shape and dtype.
+        `image` is `plan.part` of the upright image: pixels of that height and width, or of these over `plan.scale`. It
+        is not written to. `out` is the row: an array of the column's shape and dtype.
 
         Raises:
             ValueError: `out` is of another shape or dtype.

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from prepserver.npy import NPY
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import Encoded, Pixels
@@ -20,6 +22,7 @@ from prepserver.transform.indexed import EncodedScan
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.kinds.boxes import BoxesFollower
 from prepserver.transform.orientation import UPRIGHT, as_stored
+from prepserver.transform.pixels import raw_image
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
 from prepserver.transform.scale import divisor
 from prepserver.transform.stage import Array, Box, around
@@ -148,9 +151,9 @@ class SampleRows:
         return [place for place in range(len(self._targets)) if place not in self._failures]
 
     def _make_images(self, number: int) -> None:
-        value = self._record[self._targets[0][0].images[number].column]
+        column = self._targets[0][0].images[number]
         try:
-            encoded = opened(value)
+            encoded = opened(self._record[column.column], column.declared)
         except BadSample as error:
             self._failures.update(dict.fromkeys(self._alive(), error.reason))
             return
@@ -216,7 +219,7 @@ class SampleRows:
             plan = self._plans[place]
         if image.size not in (None, plan.size):
             found = f"its {image.column} has {size[1]} x {size[0]} pixels (width x height)"
-            raise BadSample(f"{found}, but is declared as kinds.Image({image.declared}), (height, width)")
+            raise BadSample(f"{found}, but is declared as kinds.Image({image.declared.size}), (height, width)")
         return plan
 
     def _draw(self, place: int, maker: RowMaker, size: tuple[int, int]) -> None:
@@ -264,8 +267,10 @@ class SampleRows:
             raise BadSample(f"{what} {found} pixels (width x height), but the image, upright, has {due}{remedy}")
 
 
-def opened(value: Any) -> Encoded:
-    """Return an image of a record on its way to pixels."""
+def opened(value: Any, kind: Image) -> Encoded:
+    """Return an image of a record, of this kind, on its way to pixels; raises `BadSample` if it is none."""
+    if isinstance(value, bytes) and (value.startswith(NPY) or not kind.is_photo):
+        return raw_image(value, kind)
     if isinstance(value, IndexedScan):
         return EncodedScan(value)
     if isinstance(value, StoredPixels):

@@ -283,7 +283,11 @@ def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, resu
         ),
         ("name.png", kinds.Mask(), r"str\. Give a PIL image, a uint8 array or tensor \(H, W\), or bytes of a file$"),
         (Picture.fromarray(GREY), kinds.Image((3, 2)), "a PIL image of mode L and 2 x 3 pixels"),
-        (Picture.fromarray(COLOUR), kinds.Mask(), r"a PIL image: a mask has one number of 8 bits .*, and this is RGB$"),
+        (
+            Picture.fromarray(COLOUR),
+            kinds.Mask(),
+            r"a PIL image: it must have one number of 8 bits .*, and this is RGB$",
+        ),
         (Picture.fromarray(WIDE), kinds.Mask(), r'this is I;16: declare kinds\.Mask\(dtype="uint16"\)'),
         (WIDE, kinds.Mask(), r'Give a uint8 array or tensor \(H, W\), or declare kinds.Mask\(dtype="uint16"\)$'),
         (Picture.fromarray(WIDE - np.int32(5)), kinds.Mask(dtype="uint16"), r"go from -5 to 60995, beyond 0 to 65535"),

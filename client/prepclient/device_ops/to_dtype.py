@@ -8,5 +8,4 @@ from prepserver.pipeline.ops.to_dtype import ToDtype
 
 class ToDtypeOnBatch(LinearOp[ToDtype]):
     def after(self, linear: Linear) -> Linear:
-        is_scaled = self._op.scale and self._image.dtype == "uint8" != self._op.dtype
-        return linear.over((255.0,), (0.0,)) if is_scaled else linear
+        return linear.over((float(self._op.divisor(self._image)),), (0.0,))

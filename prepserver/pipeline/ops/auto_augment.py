@@ -18,6 +18,8 @@ class AutoAugment(WarpOp):
         mask_fill: As in `Pad`.
     """
 
+    needs_uint8 = True
+
     def __init__(
         self,
         policy: str | Enum = "imagenet",

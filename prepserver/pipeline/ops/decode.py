@@ -11,7 +11,8 @@ DEFAULT_MAX_PIXELS = 64_000_000
 class Decode(Op):
     """Decode an image to uint8 RGB, (H, W, 3). A pipeline without it begins with ``Decode()``.
 
-    Alpha is dropped, grey, palette and CMYK images become RGB, and 16-bit values keep their high byte.
+    Alpha is dropped, grey, palette and CMYK images become RGB, and 16-bit values keep their high byte. An image that is
+    declared with other channels or another dtype keeps them.
 
     Attributes:
         exif_orientation: Turn the image as its EXIF tag says, as viewers do (a TIFF is always turned). True by default.

@@ -22,6 +22,8 @@ class GaussianNoise(Op):
         self.clip = checks.flag("clip", clip)
 
     def image_after(self, image: Image) -> Image:
+        if image.dtype in ("uint16", "int16"):
+            raise SpecError("op", "GaussianNoise", f"cannot change {image.dtype}: put ToDtype('float32') before it")
         if self.clip and image.dtype != "uint8" and image.top != 1.0:
             reason = "cuts to 0..1: put it after ToDtype('float32', scale=True) and before Normalize"
             raise SpecError("clip", True, reason)

@@ -38,7 +38,7 @@ class LinearTransformation(FileOp):
 
     def image_after(self, image: Image) -> Image:
         name = type(self).__name__
-        if image.dtype == "uint8":
+        if image.dtype in checks.WHOLE_TOPS:
             raise SpecError("op", name, "needs floats: put ToDtype('float32', scale=True) before it")
         if image.size is None:
             raise SpecError(

@@ -19,14 +19,15 @@ class Normalize(Op):
     """
 
     def __init__(self, mean: checks.Floats, std: checks.Floats) -> None:
-        self.mean = tuple(checks.number("mean", value) for value in checks.items("mean", mean, (1, 3)))
-        self.std = tuple(checks.number("std", value) for value in checks.items("std", std, (1, 3)))
+        self.mean = tuple(checks.number("mean", value) for value in checks.items("mean", mean, checks.EACH_CHANNEL))
+        self.std = tuple(checks.number("std", value) for value in checks.items("std", std, checks.EACH_CHANNEL))
         if min(self.std) <= 0.0:
             raise SpecError("std", std, "must be above 0")
 
     def image_after(self, image: Image) -> Image:
-        if image.dtype == "uint8":
-            reason = "Normalize needs floats: put ToDtype('float32', scale=True) before it"
+        if image.dtype in checks.WHOLE_TOPS:
+            scale = ", scale=True" if image.dtype == "uint8" else ""
+            reason = f"Normalize needs floats: put ToDtype('float32'{scale}) before it"
             raise SpecError("mean", list(self.mean), reason)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, image.channels):

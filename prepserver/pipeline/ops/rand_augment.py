@@ -20,6 +20,8 @@ class RandAugment(WarpOp):
         mask_fill: As in `Pad`.
     """
 
+    needs_uint8 = True
+
     def __init__(
         self,
         num_ops: int = 2,

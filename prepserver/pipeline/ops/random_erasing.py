@@ -39,4 +39,6 @@ class RandomErasing(ChanceOp):
     def image_after(self, image: Image) -> Image:
         if not isinstance(self.value, str):
             checks.fill_fits(self.value, image.channels, image.dtype, "value")
+        elif image.dtype in ("uint16", "int16"):
+            raise SpecError("value", self.value, f"is for uint8 and floats, and the image is {image.dtype}")
         return image

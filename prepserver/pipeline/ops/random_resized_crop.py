@@ -9,7 +9,7 @@ class RandomResizedCrop(CropOp):
     """Crop a random part of the image, by area and aspect ratio, and resize it, antialiased, to one size.
 
     This is the crop that trained Inception (Szegedy et al., 2015). As in torchvision, ten draws look for a part that
-    fits into the image; then the largest centred part whose aspect ratio lies in `ratio` is taken. The image is uint8.
+    fits into the image; then the largest centred part whose aspect ratio lies in `ratio` is taken.
     As the first op of a pipeline, it decodes a large JPEG at a smaller scale: see "Large photos" in docs/pipelines.md.
 
     Attributes:
@@ -19,8 +19,6 @@ class RandomResizedCrop(CropOp):
         interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name. Resizing is always
             antialiased, so ``antialias=True`` is accepted and False is refused.
     """
-
-    needs_uint8 = True
 
     def __init__(
         self,

@@ -13,7 +13,8 @@ class ToDtype(Op):
 
     Attributes:
         dtype: "uint8", "float16" or "float32", or torch's own, such as ``torch.float32``.
-        scale: From uint8 to float, divide by 255, so that 1.0 is white. False by default, as in torchvision.
+        scale: From whole numbers to floats, divide by the greatest number of the dtype (255, 65535 or 32767), so that
+            1.0 is white. False by default, as in torchvision.
     """
 
     def __init__(self, dtype: object = "uint8", scale: bool = False) -> None:
@@ -24,7 +25,10 @@ class ToDtype(Op):
 
     def image_after(self, image: Image) -> Image:
         if self.dtype == "uint8" and image.dtype != "uint8":
-            raise SpecError("dtype", self.dtype, f"cannot follow {image.dtype}: leave the floats out instead")
-        if image.dtype != "uint8" or self.dtype == "uint8":
-            return replace(image, dtype=self.dtype)
-        return replace(image, dtype=self.dtype, top=1.0 if self.scale else 255.0)
+            raise SpecError("dtype", self.dtype, f"cannot follow {image.dtype}, which holds more")
+        return replace(image, dtype=self.dtype, top=1.0 if self.divisor(image) > 1 else image.top)
+
+    def divisor(self, image: Image) -> int:
+        """Return what the values of an image are divided by: 1 unless they are scaled."""
+        is_scaled = self.scale and self.dtype != "uint8"
+        return checks.WHOLE_TOPS.get(image.dtype, 1) if is_scaled else 1

@@ -17,6 +17,8 @@ class TrivialAugmentWide(WarpOp):
         mask_fill: As in `Pad`.
     """
 
+    needs_uint8 = True
+
     def __init__(
         self,
         num_magnitude_bins: int = 31,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from prepserver.pipeline.arrayfile import BadArrayError, headless_array, is_headless, stored_arrays
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Kind, Label, Tokens
+from prepserver.pipeline.kinds import Image, Kind, Label, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.arrays import Arrays, array_of
 from prepserver.pipeline.spec import digest_of
@@ -59,7 +59,8 @@ class _Column:
         is_label = "int" in self.dtype and (
             isinstance(kind, Label) or (isinstance(kind, Tokens) and self.dtype != "uint64")
         )
-        if tuple(self.shape[1:]) != shape or not (self.dtype == dtype or is_label):
+        is_flat = isinstance(kind, Image) and kind.channels == 1 and tuple(self.shape[1:]) == kind.size
+        if not (tuple(self.shape[1:]) == shape or is_flat) or not (self.dtype == dtype or is_label):
             raise BadArrayError(
                 f"holds rows of shape {tuple(self.shape[1:])} and dtype {self.dtype}, and column {self.name!r} is "
                 f"declared as {kind}: shape {shape}, dtype {dtype}"

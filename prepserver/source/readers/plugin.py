@@ -13,6 +13,7 @@ import torch
 from PIL import Image as Picture
 
 from prepserver import pictures, plugins
+from prepserver.pipeline.checks import WHOLE_TOPS
 from prepserver.pipeline.kinds import ITEM_BYTES, Image, Mask
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.plugin import Plugin
@@ -133,7 +134,7 @@ def _version(dataset: Any) -> str | None:
 
 
 def _plane(what: str, value: Any, kind: Any) -> Any:
-    """An image as encoded bytes or (H, W, 3) pixels; a mask as encoded bytes or (H, W) numbers."""
+    """An image as encoded bytes or (H, W, C) pixels; a mask as encoded bytes or (H, W) numbers."""
     if isinstance(value, bytes | bytearray | memoryview) and kind.size is None:
         return bytes(value)
     pixels = value
@@ -144,10 +145,11 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
         pixels = as_array(value.movedim(0, -1) if value.ndim == 3 else value)
     if isinstance(pixels, np.ndarray) and pixels.dtype == kind.dtype and pixels.size:
         if isinstance(kind, Image) and (pixels.ndim == 2 or pixels.shape[2:] == (1,)):
-            pixels = np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
+            pixels = pixels.reshape(*pixels.shape[:2], 1)
+            pixels = np.repeat(pixels, 3, axis=2) if kind.is_photo else pixels
         elif isinstance(kind, Mask) and pixels.shape[2:] == (1,):
             pixels = pixels[:, :, 0]
-        inner = (3,) if isinstance(kind, Image) else ()
+        inner = (kind.channels,) if isinstance(kind, Image) else ()
         if pixels.ndim > 1 and pixels.shape[2:] == inner and kind.size in (None, pixels.shape[:2]):
             return np.require(pixels, requirements=("C", "W"))
     raise plugins.PluginError(f"{what} declares {type(kind).__name__} {_wrong(value, kind)}")
@@ -155,7 +157,11 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
 
 def _of_picture(what: str, picture: Picture.Image, kind: Any) -> Any:
     try:
-        return pictures.rgb(picture) if isinstance(kind, Image) else pictures.numbers(picture, kind.dtype)
+        if isinstance(kind, Image) and kind.is_photo:
+            return pictures.rgb(picture)
+        if isinstance(kind, Image) and (kind.channels != 1 or kind.dtype not in ("uint8", "uint16")):
+            return picture  # which is none of that kind
+        return pictures.numbers(picture, kind.dtype)
     except pictures.OddPicture as e:
         raise plugins.PluginError(f"{what} declares {type(kind).__name__} and gives a PIL image: {e}") from e
     except OSError as e:  # it was opened, and is read only now
@@ -170,14 +176,21 @@ def _wrong(value: Any, kind: Any) -> str:
     given = described(value)
     if isinstance(value, Picture.Image):
         given = f"a PIL image of mode {value.mode} and {value.height} x {value.width} pixels"
-    wanted = "a uint8 array (H, W, C) or tensor (C, H, W)"
     if isinstance(kind, Mask):
         wanted = f"a {kind.dtype} array or tensor (H, W)"
+    else:
+        c = "C" if kind.is_photo else kind.channels
+        wanted = f"a {kind.dtype} array (H, W, {c}) or tensor ({c}, H, W)"
     dtype = as_array(value).dtype if isinstance(value, np.ndarray | torch.Tensor) else np.dtype("uint8")
     if isinstance(kind, Mask) and dtype.name == "uint16" != kind.dtype:
         wanted += ', or declare kinds.Mask(dtype="uint16")'
     elif dtype.itemsize > 1 and dtype.name in ITEM_BYTES:
-        wanted += f', or declare kinds.Array({tuple(value.shape)}, "{dtype.name}")'
+        channels = value.shape[2 if isinstance(value, np.ndarray) else 0] if value.ndim == 3 else 1
+        is_image = (
+            isinstance(kind, Image) and value.ndim in (2, 3) and dtype.name in (*WHOLE_TOPS, "float16", "float32")
+        )
+        other = f"Image(channels={channels}, dtype=" if is_image else f"Array({tuple(value.shape)}, "
+        wanted += f', or declare kinds.{other}"{dtype.name}")'
     else:
         wanted = f"a PIL image, {wanted}{', or bytes of a file' if kind.size is None else ''}"
     return f"of {size} and gives {given}. Give {wanted}"

@@ -61,20 +61,11 @@ def _moved(mask: Array, move: Move) -> Array:
         case Mirror(axis):
             return np.flip(mask, axis)
         case Warp(matrix, height, width, fill):
-            return _seen(mask, fill, lambda pixels, fill: warp(pixels, None, matrix, (height, width), "nearest", fill))
+            return warp(mask, None, matrix, (height, width), "nearest", _class_of(fill, mask))
         case Displace(field, fill):
-            return _seen(mask, fill, lambda pixels, fill: field.look(pixels, None, "nearest", fill))
+            return field.look(mask, None, "nearest", _class_of(fill, mask))
         case _:
             return mask
-
-
-def _seen(mask: Array, fill: tuple[float, ...], look: Callable[[Array, tuple[float, ...]], Array]) -> Array:
-    """Return what a look at the nearest pixels shows. Wider numbers are moved byte by byte, as channels."""
-    if mask.dtype == np.uint8:
-        return look(mask, _class_of(fill, mask))
-    fills = np.array(_class_of(fill, mask), mask.dtype).view(np.uint8)
-    bytes_of = np.ascontiguousarray(mask).view(np.uint8)
-    return np.ascontiguousarray(look(bytes_of, tuple(map(float, fills)))).view(mask.dtype)
 
 
 def _class_of(fill: tuple[float, ...], mask: Array) -> tuple[float, ...]:

@@ -204,9 +204,9 @@ def test_a_palette_says_classes_and_its_colours_nothing() -> None:
         (png(places(8, 8)), r"mask: made for 8 x 8 pixels \(width x height\), but the image, upright, has 56 x 40"),
         (
             png(np.zeros((HEIGHT, WIDTH, 3), np.uint8)),
-            "mask: a mask has one number of 8 bits .* this is RGB$",
+            "mask: it must have one number of 8 bits .* this is RGB$",
         ),
-        (png(places().astype(np.uint16)), r'this is I;16: declare kinds.Mask\(dtype="uint16"\)$'),
+        (png(places().astype(np.uint16)), r'this is I;16: declare dtype="uint16"$'),
         (b"", "mask: empty file"),
     ],
 )

@@ -1,0 +1,58 @@
+"""Images that no photo decoder gives: arrays in .npy files, and grey files of 8 or 16 bits as one channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.npy import NPY, npy_array
+from prepserver.pipeline.arrayfile import BadArrayError
+from prepserver.pipeline.kinds import Image
+from prepserver.transform.decode import Pixels
+from prepserver.transform.errors import BadSample
+from prepserver.transform.orientation import UPRIGHT
+from prepserver.transform.pillow import PillowImage
+from prepserver.transform.stage import Box
+
+
+class GreyFile(Pixels):
+    """A grey image in a file that Pillow reads, of one channel, uint8 or uint16; decoded when pixels are wanted."""
+
+    __slots__ = ("_dtype",)
+
+    def __init__(self, data: bytes, dtype: str) -> None:
+        self._pillow = PillowImage(data)
+        self.height, self.width = self._pillow.height, self._pillow.width
+        self.is_usual = True
+        self._orientation = UPRIGHT
+        self._dtype = dtype
+
+    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[Any]:
+        assert self._pillow is not None
+        return part.of(self._pillow.numbers(self._dtype)[:, :, None])
+
+
+def raw_image(data: bytes, kind: Image) -> Pixels:
+    """Return the image in a file, of the channels and dtype of its kind.
+
+    An .npy file holds (H, W, C), or (H, W) of one channel. Any other file must be grey.
+
+    Raises:
+        BadSample: It holds another array, or no image.
+    """
+    due = f"it is declared as an image (H, W, {kind.channels}) of dtype {kind.dtype}"
+    if not data.startswith(NPY):
+        if kind.channels != 1 or kind.dtype not in ("uint8", "uint16"):
+            raise BadSample(f"{due}, which only an .npy file can hold, and this is none")
+        return GreyFile(data, kind.dtype)
+    try:
+        array = npy_array(data)
+    except BadArrayError as error:
+        raise BadSample(f"the file {error}") from None
+    if array.ndim == 2 and kind.channels == 1:
+        array = array[:, :, None]
+    if array.ndim != 3 or not array.size or (array.shape[2], array.dtype.name) != (kind.channels, kind.dtype):
+        raise BadSample(f"{due}, and the .npy file has the shape {array.shape} and dtype {array.dtype}")
+    return Pixels(np.require(array, requirements=("C", "W")))
