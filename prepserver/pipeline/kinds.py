@@ -91,12 +91,10 @@ class Image(Spatial):
     """Pixels with colours: (H, W, C), or (C, H, W) after `ToLayout("CHW")`.
 
     Attributes:
-        channels: 3, as photos are decoded; others, such as the 13 bands of a satellite's image, as a source declares
-            them, or 1 after `Grayscale(1)`.
+        channels: 3 of photos, others as a source declares them, such as 13 bands; 1 after `Grayscale(1)`.
         dtype: Name of the element type: uint8, uint16, int16, float16 or float32.
         layout: "CHW" or "HWC" after `ToLayout`, else None: stored as HWC, seen as CHW.
-        top: Greatest value that a pixel may have, infinity where nobody knows it; None after `Normalize`, which moves
-            the values.
+        top: Greatest value of a pixel, inf where nobody knows it; None after `Normalize`, which moves the values.
     """
 
     _remedy: ClassVar[str] = _CROP
@@ -213,12 +211,10 @@ class Label(Kind):
     """The number of a class: a scalar, int64.
 
     Attributes:
-        classes: The names of the classes, where tables hold names instead of numbers; a name's place here is its
-            number. Empty, the default, for numbers.
+        classes: The names of the classes, by number, where tables hold names. Empty, the default, for numbers.
     """
 
     blank: ClassVar[int] = -1
-
     classes: Sequence[str] = field(default=(), repr=False, compare=False)
 
     def _in_row(self) -> tuple[Shape | None, str]:
@@ -342,7 +338,6 @@ class Tokens(Kind):
         "samples differ in their number of tokens: end with Truncate(length) and PadTokens(length), or leave the "
         "column out"
     )
-
     count: int | None = None
     fill: int | None = field(default=None, repr=False, compare=False)
 

@@ -288,11 +288,11 @@ def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, resu
             kinds.Mask(),
             r"a PIL image: it must have one number of 8 bits .*, and this is RGB$",
         ),
-        (Picture.fromarray(WIDE), kinds.Mask(), r'this is I;16: declare kinds\.Mask\(dtype="uint16"\)'),
+        (Picture.fromarray(WIDE), kinds.Mask(), r'this is I;16: declare dtype="uint16"'),
         (WIDE, kinds.Mask(), r'Give a uint8 array or tensor \(H, W\), or declare kinds.Mask\(dtype="uint16"\)$'),
         (Picture.fromarray(WIDE - np.int32(5)), kinds.Mask(dtype="uint16"), r"go from -5 to 60995, beyond 0 to 65535"),
         (Picture.fromarray(COLOUR), kinds.Mask(dtype="uint16"), r"8 or 16 bits for each pixel .*, and this is RGB$"),
-        (WIDE, kinds.Image(), r'Give a uint8 array .*, or declare kinds\.Array\(\(2, 3\), "uint16"\)$'),
+        (WIDE, kinds.Image(), r'Give a uint8 array .*, or declare kinds\.Image\(channels=1, dtype="uint16"\)$'),
         (torch.zeros(1, 2, 3), kinds.Mask(), r'tensor \(H, W\), or declare kinds\.Array\(\(1, 2, 3\), "float32"\)$'),
         (Picture.fromarray(np.float32(GREY)), kinds.Image(), r'a PIL image: its pixels are floats .*\), "float32"\)'),
         (

@@ -140,7 +140,7 @@ REFUSED: list[tuple[Callable[[], Op], str]] = [
     (lambda: RandomCrop(8, pad_if_needed=1), "pad_if_needed"),  # type: ignore[arg-type]
     (lambda: RandomCrop(8, padding_mode="wrap"), "padding_mode"),
     (lambda: Pad(1, fill="white"), "fill"),  # type: ignore[arg-type]
-    (lambda: Pad(1, fill=(1, 2)), "fill"),
+    (lambda: Pad(1, fill=()), "fill"),
     (lambda: RandomHorizontalFlip(1.5), "p"),
     (lambda: RandomHorizontalFlip(True), "p"),
     (lambda: RandomHorizontalFlip(10**400), "p"),
@@ -149,7 +149,7 @@ REFUSED: list[tuple[Callable[[], Op], str]] = [
     (lambda: ColorJitter(hue=0.6), "hue"),
     (lambda: ColorJitter(hue=(-0.6, 0.0)), "hue"),
     (lambda: Grayscale(2), "num_output_channels"),
-    (lambda: Normalize([0.5, 0.5], [1, 1]), "mean"),
+    (lambda: Normalize([], [1, 1]), "mean"),
     (lambda: Normalize(0.5, [1]), "mean"),  # type: ignore[arg-type]
     (lambda: Normalize([0.5], [0]), "std"),
     (lambda: ToDtype("int64"), "dtype"),
