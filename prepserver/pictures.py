@@ -1,13 +1,18 @@
-"""Pillow's images as 8-bit pixels: those that a Dataset plug-in gives, and those of files.
+"""Images as arrays of pixels, (H, W, C): Pillow's, and arrays in another order of axes.
 
 `source` and `transform` use this module; it knows neither, and opens no file.
 """
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+from prepserver.pipeline import kinds
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -54,6 +59,21 @@ def numbers(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArr
         wanted = "one number of 8 or 16 bits for each pixel (mode L, P, 1 or I;16)"
     more = ': declare dtype="uint16"' if is_grey else f": {_remedy(image)}" if mode == "F" else ""
     raise OddPicture(f"it must have {wanted}, and this is {mode}{more}")
+
+
+def channels_last(array: npt.NDArray[Any], kind: kinds.Image) -> npt.NDArray[Any] | None:
+    """Return an image of this kind as (H, W, C), a view; None if it is none.
+
+    It may come so, as (H, W) of one channel, or as planes: (C, H, W), or (T, C, H, W) of T * C channels.
+    """
+    if array.ndim < 2 or not array.size or array.dtype != kind.dtype:
+        return None
+    if array.shape[2:] == (kind.channels,) and kind.size in (None, array.shape[:2]):
+        return array
+    size = kind.size or array.shape[-2:]
+    if array.shape[-2:] != size or prod(array.shape[:-2]) != kind.channels:
+        return None
+    return np.moveaxis(array.reshape(-1, *size), 0, -1)
 
 
 def _remedy(image: Image.Image) -> str:

@@ -181,8 +181,7 @@ class _Packing:
     def _transcode_all(self, source: Source, writer: ShardWriter) -> None:
         transcoder = self._options.transcoder
         table = writer.table
-        first_kind = next(iter(self._columns.values()))
-        is_photo = isinstance(first_kind, Image) and first_kind.is_photo
+        is_photo = _is_photo(next(iter(self._columns.values())))
 
         def work(sample: int) -> tuple[int, Transcoded]:
             first, *more = _read(source, sample, self._columns)
@@ -276,14 +275,19 @@ def _check(spec: SourceSpec, options: Options) -> None:
     if (transcoder.max_side or transcoder.side) and spatial:
         option = "--side" if transcoder.side else "--max-side"
         raise PackError(f"{option} shrinks images but not {', '.join(spatial)}: leave out one of the two", usage=True)
-    if transcoder.pixels and not isinstance(columns[first], Image):
-        raise PackError(f"--form pixels: {spec.location} has no images", usage=True)
+    if (transcoder.pixels or transcoder.max_side) and not _is_photo(columns[first]):
+        option = "--form pixels" if transcoder.pixels else "--max-side"
+        raise PackError(f"{option}: {spec.location} has no images of uint8 with 3 channels", usage=True)
 
 
 def _packed_columns(spec: SourceSpec) -> Columns:
     """Return the columns that shards hold, an image first. The first label is in the index."""
     found = {name: kind for name, kind in spec.columns.items() if name != label_of(spec.columns)}
-    return dict(sorted(found.items(), key=lambda each: not isinstance(each[1], Image)))
+    return dict(sorted(found.items(), key=lambda each: (not _is_photo(each[1]), not isinstance(each[1], Image))))
+
+
+def _is_photo(kind: Kind) -> bool:
+    return isinstance(kind, Image) and kind.is_photo
 
 
 def _read(source: Source, sample: int, columns: Columns) -> list[bytes]:

@@ -31,6 +31,7 @@ def remedies_of(source: SourceSpec, is_apart: bool = False) -> Remedies:
     columns, parts = source.columns, list(source.parts())
     more = {name: kind for name, kind in columns.items() if name != label_of(columns)}
     images = any(isinstance(kind, Image) for kind in more.values())
+    planes = [kind for kind in more.values() if kind.is_spatial]
     is_numbers = all(isinstance(k, Scalar | Array) and getattr(k, "shape", ()) is not None for k in more.values())
     packs = not (source.stores or is_numbers or any(isinstance(part, SOURCES["Packed"]) for part in parts))
     return Remedies(
@@ -38,6 +39,6 @@ def remedies_of(source: SourceSpec, is_apart: bool = False) -> Remedies:
         decoded=holds_images(columns) and not is_apart,
         encoded=bool(source.stores) or any(isinstance(part, _DECODED) for part in parts),
         packs=packs,
-        shrinks=packs and images and sum(kind.is_spatial for kind in more.values()) == 1,
+        shrinks=packs and len(planes) == 1 and isinstance(planes[0], Image) and planes[0].is_photo,
         arrays=is_numbers and not any(isinstance(part, SOURCES["Arrays"]) for part in parts),
     )

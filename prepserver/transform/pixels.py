@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.npy import NPY, npy_array
+from prepserver.pictures import channels_last
 from prepserver.pipeline.arrayfile import BadArrayError
 from prepserver.pipeline.kinds import Image
 from prepserver.transform.decode import Pixels
@@ -37,7 +38,7 @@ class GreyFile(Pixels):
 def raw_image(data: bytes, kind: Image) -> Pixels:
     """Return the image in a file, of the channels and dtype of its kind.
 
-    An .npy file holds (H, W, C), or (H, W) of one channel. Any other file must be grey.
+    An .npy file holds it in any order of axes that `channels_last` takes. Any other file must be grey.
 
     Raises:
         BadSample: It holds another array, or no image.
@@ -51,8 +52,7 @@ def raw_image(data: bytes, kind: Image) -> Pixels:
         array = npy_array(data)
     except BadArrayError as error:
         raise BadSample(f"the file {error}") from None
-    if array.ndim == 2 and kind.channels == 1:
-        array = array[:, :, None]
-    if array.ndim != 3 or not array.size or (array.shape[2], array.dtype.name) != (kind.channels, kind.dtype):
+    pixels = channels_last(array, kind)
+    if pixels is None:
         raise BadSample(f"{due}, and the .npy file has the shape {array.shape} and dtype {array.dtype}")
-    return Pixels(np.require(array, requirements=("C", "W")))
+    return Pixels(np.require(pixels, requirements=("C", "W")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.pictures import channels_last
 from prepserver.pipeline.arrayfile import BadArrayError, headless_array, is_headless, stored_arrays
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Label, Tokens
@@ -59,8 +61,9 @@ class _Column:
         is_label = "int" in self.dtype and (
             isinstance(kind, Label) or (isinstance(kind, Tokens) and self.dtype != "uint64")
         )
-        is_flat = isinstance(kind, Image) and kind.channels == 1 and tuple(self.shape[1:]) == kind.size
-        if not (tuple(self.shape[1:]) == shape or is_flat) or not (self.dtype == dtype or is_label):
+        inner = tuple(self.shape[1:])
+        is_planes = isinstance(kind, Image) and inner[-2:] == kind.size and math.prod(inner[:-2]) == kind.channels
+        if not (inner == shape or is_planes) or not (self.dtype == dtype or is_label):
             raise BadArrayError(
                 f"holds rows of shape {tuple(self.shape[1:])} and dtype {self.dtype}, and column {self.name!r} is "
                 f"declared as {kind}: shape {shape}, dtype {dtype}"
@@ -91,6 +94,7 @@ class ArraySource(Source):
         meta, kinds = container.meta, spec.columns
         self._samples: int = meta["n"]
         self._columns = [_Column(**each) for each in meta["columns"]]
+        self._kinds = kinds
         self._stored = {name: kind.stored() for name, kind in kinds.items()}
         self._label = label_of(kinds, "")
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
@@ -120,7 +124,13 @@ class ArraySource(Source):
             if len(data) != column.row_bytes:
                 raise SampleError(f"{self._shards.name(column.file)} is cut off")
             # Writable, or torch warns of what it might do to it.
-            record[column.name] = np.frombuffer(bytearray(data), column.dtype).reshape(shape).astype(dtype, copy=False)
+            values = np.frombuffer(bytearray(data), column.dtype).astype(dtype, copy=False)
+            kind = self._kinds[column.name]
+            record[column.name] = (
+                channels_last(values.reshape(column.shape[1:]), kind)
+                if isinstance(kind, Image)
+                else values.reshape(shape)
+            )
         return record
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:

@@ -149,9 +149,10 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
             pixels = np.repeat(pixels, 3, axis=2) if kind.is_photo else pixels
         elif isinstance(kind, Mask) and pixels.shape[2:] == (1,):
             pixels = pixels[:, :, 0]
-        inner = (kind.channels,) if isinstance(kind, Image) else ()
-        if pixels.ndim > 1 and pixels.shape[2:] == inner and kind.size in (None, pixels.shape[:2]):
-            return np.require(pixels, requirements=("C", "W"))
+        fits = pixels.ndim == 2 and kind.size in (None, pixels.shape)
+        found = pictures.channels_last(pixels, kind) if isinstance(kind, Image) else pixels if fits else None
+        if found is not None:
+            return np.require(found, requirements=("C", "W"))
     raise plugins.PluginError(f"{what} declares {type(kind).__name__} {_wrong(value, kind)}")
 
 

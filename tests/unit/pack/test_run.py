@@ -198,6 +198,16 @@ def test_arrays_of_varying_size_are_packed(tmp_path: Path) -> None:
     assert [record["label"] for record in records] == [7, 7, 7]
 
 
+@pytest.mark.parametrize(
+    ("options", "option"), [({"max_side": 100}, "--max-side"), ({"pixels": "rgb"}, "--form pixels")]
+)
+def test_only_photos_are_shrunk_or_decoded(tmp_path: Path, options: dict[str, Any], option: str) -> None:
+    spec = Csv("/data/chips.csv", {"image": kinds.Image(channels=13)})
+    with pytest.raises(PackError, match=f"{option}: .* has no images of uint8 with 3 channels") as refused:
+        do(spec, tmp_path / "out", **options)
+    assert refused.value.usage
+
+
 def test_an_unreadable_file_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     bad = tmp_path / "data" / "dogs" / "4.jpg"

@@ -219,10 +219,11 @@ def test_no_decoded_cache_is_advised_where_images_move_apart() -> None:
 
 
 RAGGED = Csv("/a", {"x": kinds.Array()})
+BANDS = Csv("/a", {"x": kinds.Image(channels=13)})
 
 
 @pytest.mark.parametrize(
-    "source", [Csv("/a", COLUMNS), RAGGED, Csv("/a", TEXTS), Packed("/a"), ImageFolder("s3://b/a")]
+    "source", [Csv("/a", COLUMNS), RAGGED, Csv("/a", TEXTS), Packed("/a"), ImageFolder("s3://b/a"), BANDS]
 )
 def test_packing_is_advised_where_it_is_not_refused(source: SourceSpec, tmp_path: Path) -> None:
     with pytest.raises((PackError, SourceError)) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image as Picture
 
+from prepclient import Arrays, PrepClient, SourceUnavailable
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label, Mask
 from prepserver.pipeline.op import Op
@@ -158,7 +160,8 @@ def test_files_of_arrays_and_grey_files_are_images() -> None:
     image = bands(13, "uint16")
     ops: list[Op] = [CenterCrop(32)]
     due = row_of(ops, image, declared(13, "uint16"))["image"]
-    for data in (npy(image), npy(np.asfortranarray(image))):
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1))
+    for data in (npy(image), npy(np.asfortranarray(image)), npy(planes), npy(planes.reshape(1, 13, HEIGHT, WIDTH))):
         np.testing.assert_array_equal(row_of(ops, data, declared(13, "uint16"))["image"], due)
     one = declared(1, "uint16")
     due = row_of(ops, image[:, :, :1], one)["image"]
@@ -221,6 +224,24 @@ def test_ops_that_cannot_change_such_an_image_say_why(channels: int, dtype: str,
         Pipeline.from_ops([CenterCrop(8), op], 1, declared(channels, dtype))
     if dtype == "int16":
         Pipeline.from_ops([CenterCrop(8), Pad(1, fill=-32768)], 1, declared(channels, dtype))
+
+
+def test_arrays_of_any_order_are_the_same_images(tmp_path: Path) -> None:
+    stack = np.random.default_rng(0).integers(0, 65536, (6, 2, 3, HEIGHT, WIDTH), np.uint16)  # (n, T, C, H, W)
+    planes = stack.reshape(6, 6, HEIGHT, WIDTH)
+    kind = Image((HEIGHT, WIDTH), channels=6, dtype="uint16")
+    for number, array in enumerate((stack, planes, np.ascontiguousarray(planes.transpose(0, 2, 3, 1)))):
+        np.save(tmp_path / f"{number}.npy", array)
+        source = Arrays(image=tmp_path / f"{number}.npy", columns={"image": kind})
+        with PrepClient(source, [CenterCrop((HEIGHT, WIDTH))], batch_size=6, inline=True, fields="dict") as client:
+            assert (next(iter(client))["image"].numpy() == planes).all()
+    np.save(tmp_path / "other.npy", planes[:, :5])
+    other = Arrays(image=tmp_path / "other.npy", columns={"image": kind})
+    with (
+        PrepClient(other, [CenterCrop(8)], batch_size=6, inline=True) as client,
+        pytest.raises(SourceUnavailable, match=r"holds rows of shape \(5, 40, 56\)"),
+    ):
+        next(iter(client))
 
 
 @pytest.mark.parametrize(
