@@ -58,12 +58,22 @@ class Op(Spec):
         """Return what is known of a record after this op. Columns of kinds that it does not touch stay as they are.
 
         Raises:
-            SpecError: It touches none: a mistake that would go unnoticed, such as a crop of an array of pixels.
+            SpecError: It touches none, or a mask and not the pixels that it belongs to: mistakes that would go
+                unnoticed, such as a crop of an array of pixels.
         """
         if not any(kind.is_spatial for kind in columns.values()):
             reason = "Columns of a table are images where columns= says so"
             reason = f"needs an image or a mask; a sample has {shown(columns)}. {reason}"
             raise SpecError("op", type(self).__name__, reason)
+        if self.moves and not any(isinstance(kind, Image) for kind in columns.values()):
+            sizes = {kind.size for kind in columns.values() if isinstance(kind, Mask)}
+            for name, kind in columns.items():
+                if isinstance(kind, Array) and kind.shape and sizes & {kind.shape[-2:], kind.shape[:2]}:
+                    reason = (
+                        f"would move the mask and leave {name} as it is: Arrays and Plugin may declare {name} as a "
+                    )
+                    reason += "kinds.Image, or a PluginOp moves both as arrays"
+                    raise SpecError("op", type(self).__name__, reason)
         return {name: self.kind_after(kind) for name, kind in columns.items()}
 
     @property

@@ -226,6 +226,15 @@ def test_ops_that_cannot_change_such_an_image_say_why(channels: int, dtype: str,
         Pipeline.from_ops([CenterCrop(8), Pad(1, fill=-32768)], 1, declared(channels, dtype))
 
 
+@pytest.mark.parametrize("shape", [(13, *SIZE), (*SIZE, 13), SIZE])
+def test_no_mask_moves_without_its_pixels(shape: tuple[int, ...]) -> None:
+    columns = {"x": kinds.Array(shape, "uint16"), "mask": Mask(SIZE)}
+    with pytest.raises(SpecError, match="would move the mask and leave x as it is"):
+        ops.RandomHorizontalFlip().after(columns)
+    for other in (Image(SIZE), kinds.Array((SIZE[0],))):
+        assert ops.RandomHorizontalFlip().after({**columns, "x": other})["x"] == other
+
+
 def test_arrays_of_any_order_are_the_same_images(tmp_path: Path) -> None:
     stack = np.random.default_rng(0).integers(0, 65536, (6, 2, 3, HEIGHT, WIDTH), np.uint16)  # (n, T, C, H, W)
     planes = stack.reshape(6, 6, HEIGHT, WIDTH)
