@@ -183,7 +183,9 @@ def _plain(array: Any) -> Any:
     """Return a column in the form of all others: tensors as lists, times as the integers that are stored."""
     if is_time(array.type):
         return array.view("int32" if array.type.bit_width == 32 else "int64")
-    return _lists(array) if hasattr(array, "storage") else array
+    if str(array.type).startswith("extension<arrow.fixed_shape_tensor"):
+        return _lists(array)
+    return getattr(array, "storage", array)  # such as the Array2D of ``datasets``, where a plug-in has imported it
 
 
 def _lists(tensors: Any) -> Any:

@@ -139,7 +139,7 @@ def _fits(kind: Kind, found: Any) -> bool:
         order = found.permutation or []
         if not isinstance(kind, Array) or kind.shape not in (None, tuple(found.shape)) or order != sorted(order):
             return False
-        found = found.storage_type
+    found = getattr(found, "storage_type", found)
     if isinstance(kind, Array | Tokens):
         if not hasattr(found, "value_type") or str(found).startswith("dictionary"):
             return False

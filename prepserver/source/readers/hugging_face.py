@@ -203,7 +203,8 @@ def _stored(path: str, name: str, kind: Kind, column: Any) -> tuple[Any, str]:
             values = column.field("bytes")  # the feature Image of ``datasets`` holds the encoded file and its path
         wanted, fits = "encoded images or bytes", str(values.type) in ("binary", "large_binary")
     if not fits:
-        raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold {wanted}")
+        remedy = ". Dataset.to_parquet() writes other lists so that Parquet reads them" * isinstance(kind, Array)
+        raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold {wanted}{remedy}")
     return values, dtype
 
 

@@ -24,6 +24,21 @@ PYARROW = int(pa.__version__.partition(".")[0])
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
+
+class Grid(pa.ExtensionType):  # type: ignore[misc]
+    """As the Array2D of ``datasets``: nested lists."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.list_(pa.list_(pa.uint16())), "grid")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> Grid:
+        return cls()
+
+
 TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(1, 5, dtype=np.float32).reshape(2, 1, 2))
 
 
@@ -39,6 +54,21 @@ def one(tmp_path: Path, kind: Kind, values: Any, **write: Any) -> Source:
     """The source of one file with one column."""
     pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", **write)
     return opened(Parquet(tmp_path / "a.parquet", columns={"x": kind}), tmp_path)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_lists_of_a_type_of_their_own_are_lists(registered: bool, tmp_path: Path) -> None:
+    """A plug-in, or the script with inline=True, may have imported the library that registers the type."""
+    grids = [[[1, 2, 3], [4, 5, 60000]], [[6, 7, 8], [9, 10, 11]]]
+    if registered:
+        pa.register_extension_type(Grid())
+    try:
+        values = pa.ExtensionArray.from_storage(Grid(), pa.array(grids, Grid().storage_type))
+        source = one(tmp_path, Array((2, 3), "uint16"), values)
+        assert [source.read(index)["x"].tolist() for index in (0, 1)] == grids
+    finally:
+        if registered:
+            pa.unregister_extension_type("grid")
 
 
 def test_rows_of_all_files_and_groups_are_samples(tmp_path: Path) -> None:
