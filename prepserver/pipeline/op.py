@@ -69,10 +69,7 @@ class Op(Spec):
             sizes = {kind.size for kind in columns.values() if isinstance(kind, Mask)}
             for name, kind in columns.items():
                 if isinstance(kind, Array) and kind.shape and sizes & {kind.shape[-2:], kind.shape[:2]}:
-                    reason = (
-                        f"would move the mask and leave {name} as it is: Arrays and Plugin may declare {name} as a "
-                    )
-                    reason += "kinds.Image, or a PluginOp moves both as arrays"
+                    reason = f"would move the mask and leave {name} as it is: declare {name} as a kinds.Image"
                     raise SpecError("op", type(self).__name__, reason)
         return {name: self.kind_after(kind) for name, kind in columns.items()}
 

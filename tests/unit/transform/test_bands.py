@@ -14,7 +14,7 @@ from PIL import Image as Picture
 
 from prepclient import Arrays, PrepClient, SourceUnavailable
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Label, Mask
+from prepserver.pipeline.kinds import Array, Image, Label, Mask
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import (
     JPEG,
@@ -226,13 +226,13 @@ def test_ops_that_cannot_change_such_an_image_say_why(channels: int, dtype: str,
         Pipeline.from_ops([CenterCrop(8), Pad(1, fill=-32768)], 1, declared(channels, dtype))
 
 
-@pytest.mark.parametrize("shape", [(13, *SIZE), (*SIZE, 13), SIZE])
+@pytest.mark.parametrize("shape", [(13, HEIGHT, WIDTH), (HEIGHT, WIDTH, 13), (HEIGHT, WIDTH)])
 def test_no_mask_moves_without_its_pixels(shape: tuple[int, ...]) -> None:
-    columns = {"x": kinds.Array(shape, "uint16"), "mask": Mask(SIZE)}
+    columns: Columns = {"x": Array(shape, "uint16"), "mask": Mask((HEIGHT, WIDTH))}
     with pytest.raises(SpecError, match="would move the mask and leave x as it is"):
-        ops.RandomHorizontalFlip().after(columns)
-    for other in (Image(SIZE), kinds.Array((SIZE[0],))):
-        assert ops.RandomHorizontalFlip().after({**columns, "x": other})["x"] == other
+        RandomHorizontalFlip().after(columns)
+    for other in (Image((HEIGHT, WIDTH)), Array((HEIGHT,))):
+        assert RandomHorizontalFlip().after({**columns, "x": other})["x"] == other
 
 
 def test_arrays_of_any_order_are_the_same_images(tmp_path: Path) -> None:
