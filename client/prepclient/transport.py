@@ -168,7 +168,8 @@ class Connection:
             if not data:
                 raise errors.ServerGone(
                     f"the prepserver daemon in {self.runtime_dir} ended, was replaced or killed. Its log says why. "
-                    "Start it again with `prepserver start`: the job goes on, or resumes from its `state_dict()`"
+                    "Start it again (`prepserver start`, or `systemctl start prepserver`): the job goes on, or resumes "
+                    "from its `state_dict()`"
                 ) from ConnectionResetError()
             message = decode(data, FROM_LEASE)
             if isinstance(message, Refused):

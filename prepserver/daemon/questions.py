@@ -130,7 +130,7 @@ class Questions:
     def _attach(self, peer: Peer, attach: Attach) -> None:
         try:
             if self.life.stops:
-                raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
+                raise Refusal("stopping", "the daemon is stopping: wait until it runs again")
             self.clients.peers.check_job(peer)
             asked = check(attach, self.pool.codes)
             files = asked.pipeline.files
