@@ -31,7 +31,7 @@ from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Listing, Reader, check_count
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source
+from prepserver.source.samples import Indices, Record, Source
 from prepserver.source.storage.remote import RemoteError
 
 _VERSION = 1  # raise it when a map or a choice of samples changes: another listing is another stream
@@ -170,7 +170,7 @@ def records(source: Source, start: int, stop: int, column: str = "") -> Iterator
             with contextlib.suppress(Exception):  # reading the sample raises it again
                 source.prefetch(range(index, min(index + _AT_ONCE, stop)))
         try:
-            yield index, {column: source.read_column(index, column)} if column else source.read(index)
+            yield index, source.read_columns(index, [column]) if column else source.read(index)
         except RemoteError as error:
             raise unusable("the sample", source.name(index), error) from error
         except (SampleError, PluginError):
@@ -207,21 +207,19 @@ class ComposedSource(Source):
     def read(self, index: int) -> Record:
         """As `Source.read`: one sample of one source is read."""
         source, place = self._at(index)
-        record = self._sources[source].read(place)
-        if self._tables[source] is not None:
-            record[self._label] = self._relabel(source, record[self._label])
-        return record
+        return self._relabelled(source, self._sources[source].read(place))
 
-    def read_column(self, index: int, column: str) -> Any:
+    def read_columns(self, index: int, columns: Sequence[str]) -> Record:
         source, place = self._at(index)
-        return self._sources[source].read_column(place, column) if column != self._label else self.read(index)[column]
+        return self._relabelled(source, self._sources[source].read_columns(place, columns))
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+    def read_block(self, indices: Indices, into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """As `Source.read_block`: a block of each source that has some of the samples."""
-        if not 0 <= min(indices) <= max(indices) < self._count:
-            raise IndexError(f"indices {min(indices)} to {max(indices)} of a source of {self._count} samples")
-        sources, places = self._map.places(np.asarray(indices, np.int64))
-        for source in set(sources.tolist()):
+        asked = np.asarray(indices, np.int64)
+        if not 0 <= asked.min() <= asked.max() < self._count:
+            raise IndexError(f"indices {asked.min()} to {asked.max()} of a source of {self._count} samples")
+        sources, places = self._map.places(asked)
+        for source in np.unique(sources).tolist():
             (here,) = np.nonzero(sources == source)
             first, count = int(here[0]), len(here)
             is_run = int(here[-1]) - first == count - 1
@@ -229,9 +227,9 @@ class ComposedSource(Source):
                 name: each[first : first + count] if is_run else np.empty((count, *each.shape[1:]), each.dtype)
                 for name, each in into.items()
             }
-            if not self._sources[source].read_block(places[here].tolist(), rows):
+            if not self._sources[source].read_block(places[here], rows):
                 return False
-            if (table := self._tables[source]) is not None:
+            if (table := self._tables[source]) is not None and self._label in rows:
                 labels = rows[self._label]
                 if not 0 <= labels.min() <= labels.max() < len(table):
                     return False  # `read` finds the bad sample
@@ -285,6 +283,11 @@ class ComposedSource(Source):
         if not 0 <= index < self._count:
             raise IndexError(f"index {index} of a source of {self._count} samples")
         return self._map.at(index)
+
+    def _relabelled(self, source: int, record: Record) -> Record:
+        if self._tables[source] is not None and self._label in record:
+            record[self._label] = self._relabel(source, record[self._label])
+        return record
 
     def _relabel(self, source: int, label: int) -> int:
         table = self._tables[source]

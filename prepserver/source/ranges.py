@@ -89,10 +89,11 @@ class RangesSource(FileTableSource):
             return super().label(index)
         return int(self._read_one(index, self._label))
 
-    def read_column(self, index: int, column: str) -> Any:
-        if column not in self._columns or self._shards.wants:  # then `prefetch` asks for all, and `read` takes them
-            return super().read_column(index, column)
-        return self._read_one(index, column)
+    def read_columns(self, index: int, columns: Sequence[str]) -> Record:
+        # In a bucket, `prefetch` asks for all columns, and `read` takes them.
+        if self._shards.wants or not {*columns} <= {*self._columns}:
+            return super().read_columns(index, columns)
+        return {column: self._read_one(index, column) for column in columns}
 
     def _read_one(self, index: int, column: str) -> Any:
         _, _, file, *places = self.entry(index)

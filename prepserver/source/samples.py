@@ -24,6 +24,7 @@ NOT_THE_SAMPLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGA
 
 OUTSIDE = "the file lies outside the source roots of the server"
 
+Indices = Sequence[int] | npt.NDArray[np.int64]
 
 Record = dict[str, Any]
 """One sample as stored, by column: the number of a label; the encoded bytes of an image, or from a packed dataset an
@@ -51,15 +52,16 @@ class Source(Protocol):
             OSError: The process cannot read anything just now (no descriptors, no memory).
         """
 
-    def read_column(self, index: int, column: str) -> Any:
-        """Return one column of a sample, which may cost less than to `read` it; raises what `read` does."""
-        return self.read(index)[column]
+    def read_columns(self, index: int, columns: Sequence[str]) -> Record:
+        """Return some columns of a sample, which may cost less than to `read` it; raises what `read` does."""
+        record = self.read(index)
+        return {column: record[column] for column in columns}
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
-        """Read many samples at once, if all of their columns are stored as rows hold them.
+    def read_block(self, indices: Indices, into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Read columns of many samples at once, if they are stored as rows hold them.
 
-        `into` has an array for each column, of the kind's shape and dtype, with a row for each sample. The result False
-        (the default) means that the samples must be `read` one by one; the arrays may then hold anything.
+        `into` has an array for each of these columns, of the kind's shape and dtype, with a row for each sample. The
+        result False (the default) means that the samples must be `read` one by one; the arrays may then hold anything.
 
         Raises:
             OSError: At least one sample cannot be read; `read` finds which, and why.

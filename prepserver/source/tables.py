@@ -110,13 +110,14 @@ class TableSource(LinesSource):
         file, line = self.line(index)
         return file, self.values(file, line)
 
-    def read_column(self, index: int, column: str) -> Any:
-        """As `Source.read_column`; converts nothing else of the line, and reads no file that it names."""
-        place = list(self._spec.columns).index(column)
-        _, kind, is_file = self._columns[place]
-        if is_file or self._follows:  # `prefetch` asks a bucket for all files of a line, and `read` takes them
-            return super().read_column(index, column)
-        return self.convert(column, kind, self._values(index)[1][place])
+    def read_columns(self, index: int, columns: Sequence[str]) -> Record:
+        """As `Source.read_columns`; converts nothing else of the line, and reads no file that it names."""
+        wanted = [(place, *each[:2]) for place, each in enumerate(self._columns) if each[0] in columns]
+        # `prefetch` asks a bucket for all files of a line, and `read` takes them.
+        if self._follows or any(self._columns[place][2] for place, *_ in wanted):
+            return super().read_columns(index, columns)
+        _, values = self._values(index)
+        return {column: self.convert(column, kind, values[place]) for place, column, kind in wanted}
 
     def label(self, index: int) -> int:
         """As `Source.label`; converts nothing else of the line, and reads no file that it names."""

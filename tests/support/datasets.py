@@ -61,7 +61,7 @@ def check_same_samples(there: Source, here: Source) -> None:
         found, wanted = there.read(index), here.read(index)
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
-            alone = [each.read_column(index, name) for each in (there, here)]
+            alone = [each.read_columns(index, [name])[name] for each in (there, here)]
             for one in (found[name], *alone):
                 one, other = (each.jpeg if isinstance(each, IndexedScan) else each for each in (one, value))
                 np.testing.assert_equal(one, other)

@@ -31,7 +31,7 @@ from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source
+from prepserver.source.samples import Indices, Record, Source
 from prepserver.source.shards import open_shards
 from prepserver.source.storage import File, open_file, stream
 
@@ -133,13 +133,15 @@ class ArraySource(Source):
             )
         return record
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+    def read_block(self, indices: Indices, into: Mapping[str, npt.NDArray[Any]]) -> bool:
         if self.reads_ahead:
             return False
-        if not 0 <= min(indices) <= max(indices) < self._samples:
-            raise IndexError(f"indices {min(indices)} to {max(indices)} of a source of {self._samples} samples")
         places = np.asarray(indices)
+        if not 0 <= places.min() <= places.max() < self._samples:
+            raise IndexError(f"indices {places.min()} to {places.max()} of a source of {self._samples} samples")
         for column in self._columns:
+            if column.name not in into:
+                continue
             rows, size = into[column.name], column.row_bytes
             whole = np.frombuffer(self._shards.mapped(column.file), np.uint8, self._samples * size, column.offset)
             stored = rows if rows.dtype == column.dtype else np.empty(rows.shape, column.dtype)

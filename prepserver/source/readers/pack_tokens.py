@@ -26,7 +26,7 @@ from prepserver.source.opfiles import places
 from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Listing
-from prepserver.source.samples import Record, Source, read_regular_file
+from prepserver.source.samples import Indices, Record, Source, read_regular_file
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,9 @@ class _PackedTexts(ComposedSource):
         self.read_block([index], into)
         return {name: rows[0] for name, rows in into.items()}
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+    read_columns = Source.read_columns  # of a row, which is no sample of the source
+
+    def read_block(self, indices: Indices, into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """As `Source.read_block`: the texts of all rows are tokenised in one call."""
         rows = [self._packing.pieces(index).tolist() for index in indices]
         texts: list[Any] = []
@@ -291,8 +293,9 @@ class _PackedTexts(ComposedSource):
         ends, n = np.cumsum(counts), len(found)
         if n > spec.length:
             raise SampleError(f"its texts have {n} tokens now, more than the {spec.length} of a row: attach again")
-        row[spec.into][:n] = found
-        row[spec.into][n:] = spec.pad
+        if spec.into in row:
+            row[spec.into][:n] = found
+            row[spec.into][n:] = spec.pad
         if "positions" in row:
             row["positions"][:n] = np.arange(n) - np.repeat(ends - counts, counts)
             row["positions"][n:] = 0

@@ -29,7 +29,7 @@ from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.parquet import classes_of, decoded_bytes, leaves_of, path_to, places_of, pyarrow_for, repeated
 from prepserver.source.reader import FilesReader, Sections
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source
+from prepserver.source.samples import Indices, Record, Source
 from prepserver.source.shards import open_shards
 from prepserver.source.storage import File, Stream
 
@@ -88,16 +88,20 @@ class _Rows(Source):
         values, row = self._at(index)
         return {column: each.value(row) for column, each in values.items()}
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+    def read_columns(self, index: int, columns: Sequence[str]) -> Record:
+        values, row = self._at(index)
+        return {column: values[column].value(row) for column in columns}
+
+    def read_block(self, indices: Indices, into: Mapping[str, npt.NDArray[Any]]) -> bool:
         """As `Source.read_block`: columns of numbers of one size."""
-        if any(isinstance(kind, Text | Bytes | Image | Mask | Tokens) for kind in self._spec.columns.values()):
+        if any(isinstance(self._spec.columns[name], Text | Bytes | Image | Mask | Tokens) for name in into):
             return False
         asked = np.asarray(indices)
         groups = np.searchsorted(self._ends, asked, "right")
         if self.reads_ahead and len(set(groups.tolist()) - self._kept.keys()) > 1:
             return False  # each group may be waited for; one by one, each sample has a deadline of its own
         # Kept groups come first: decoding the others would drop them, each just before its turn.
-        for group in sorted(dict.fromkeys(groups.tolist()), key=lambda each: each not in self._kept):
+        for group in sorted(np.unique(groups).tolist(), key=lambda each: each not in self._kept):
             (here,) = np.nonzero(groups == group)
             values, rows = self._group(group), asked[here] - (self._ends[group - 1] if group else 0)
             for column, target in into.items():

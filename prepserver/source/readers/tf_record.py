@@ -10,7 +10,7 @@ import logging
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -26,7 +26,7 @@ from prepserver.source.gzipped import MAGIC, GzippedFile
 from prepserver.source.lines import Lines, LinesReader, LinesSource
 from prepserver.source.reader import Sections
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record
+from prepserver.source.samples import Indices, Record
 from prepserver.source.storage import File
 from prepserver.source.values import value_of
 
@@ -122,11 +122,11 @@ class _Examples(LinesSource):
                 record[name] = _value(name, kind, given)
         return record
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+    def read_block(self, indices: Indices, into: Mapping[str, npt.NDArray[Any]]) -> bool:
         if self.reads_ahead:
             return False  # each sample may have to be waited for, with its own deadline
         for place, index in enumerate(indices):
-            for column, value in self.read(index).items():
+            for column, value in self.read_columns(int(index), list(into)).items():
                 into[column][place] = value
         return True
 

@@ -183,6 +183,9 @@ def test_a_block_of_rows_is_what_the_rows_are_alone(tmp_path: Path) -> None:
     for place, index in enumerate(indices):
         for name, value in source.read(index).items():
             np.testing.assert_array_equal(into[name][place], value)
+    assert source.read_columns(2, ["segments"])["segments"].tolist() == into["segments"][1].tolist()
+    assert source.read_block([2], {"segments": (alone := np.empty((1, 32), np.int32))})
+    assert alone.tolist() == into["segments"][1:2].tolist()
     few = opened(Take(spec, 3), tmp_path)
     assert [few.read(k)["tokens"].tolist() for k in range(3)] == [source.read(k)["tokens"].tolist() for k in range(3)]
 

@@ -229,7 +229,7 @@ def test_numbers_are_read_in_blocks_of_any_order(tmp_path: Path) -> None:
     source = one(tmp_path, Scalar("int8"), pa.array(np.array([4, 60000], np.float16)))
     assert source.read_block([0], {"x": np.zeros(1, np.int8)})
     source = one(tmp_path, Text(), pa.array(["a"]))
-    assert not source.read_block([0], {})
+    assert not source.read_block([0], {"x": np.zeros(1, np.int64)})
 
 
 def test_the_listing_says_what_is_decoded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Numbers(Source):
             raise SampleError("lost")
         return {"x": np.full(3, index, np.int16), "label": 2 * index, "image": jpeg(index)}
 
-    def read_block(self, indices: Sequence[int], into: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+    def read_block(self, indices: Any, into: Mapping[str, np.ndarray[Any, Any]]) -> bool:
         self.blocks.append(list(indices))
         if not self._in_blocks:
             return False
@@ -168,7 +168,7 @@ def test_a_quarantine_that_arrives_with_the_mark_counts() -> None:
 
 def test_a_run_that_takes_too_much_memory_is_read_one_by_one() -> None:
     class Full(Numbers):
-        def read_block(self, indices: Sequence[int], into: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+        def read_block(self, indices: Any, into: Mapping[str, np.ndarray[Any, Any]]) -> bool:
             raise MemoryError
 
     source = Full()
