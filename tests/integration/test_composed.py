@@ -7,16 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
-from prepclient import BadSampleError, Concat, Filter, Mix, PrepClient, Repeat, Split, Subset, SyntheticImages, Take
+from prepclient import (
+    BadSampleError,
+    Concat,
+    Filter,
+    Mix,
+    Parquet,
+    PrepClient,
+    Repeat,
+    Split,
+    Subset,
+    SyntheticImages,
+    Take,
+    Windows,
+    kinds,
+)
 from prepserver.cli import exits
 from prepserver.pipeline.sources import SourceSpec
 from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.logged import await_logged
 from tests.support.server import Server
-from tests.support.tiny_images import photo_tree
+from tests.support.tiny_images import jpeg, photo_tree
 
 pytestmark = pytest.mark.integration
 
@@ -97,3 +114,29 @@ def test_jobs_of_one_source_share_its_listing(server: Server, tmp_path: Path) ->
     assert {label for batch in batches for label in batch["label"].tolist()} == {1}
     cached = [path.name for path in (server.home / "cache").glob(f"{source.digest[:32]}-*.idx")]
     assert len(cached) == 1
+
+
+def test_steps_of_episodes_are_read_and_resumed(server: Server, tmp_path: Path) -> None:
+    """Frames with the actions around them; then the actions alone, which are copied many rows at once."""
+    episode, actions = np.repeat(range(6), 8), np.arange(96, dtype="f4").reshape(48, 2)
+    frames = {"image": [jpeg(k) for k in range(48)], "label": episode, "action": actions.tolist()}
+    pq.write_table(pa.table(frames), tmp_path / "a.parquet", row_group_size=10)
+    for images, ops in (({"image": kinds.Image()}, OPS), ({}, ())):
+        columns = {**images, "label": kinds.Label(), "action": kinds.Array((2,))}
+        chosen = Filter(Parquet(tmp_path / "a.parquet", columns=columns), [0, 2, 3, 5])
+        source = Windows(chosen, {"action": range(-1, 4)}, "label", pad=True)
+        arguments = {**SPEC, "shuffle": True}
+        with PrepClient(source, ops, inline=True, **arguments) as client:
+            expected = [batch for _ in range(2) for batch in client]
+        with PrepClient(source, ops, runtime_dir=server.runtime_dir, **arguments) as client:
+            found = [next(iter(client))]
+            state = client.state_dict()
+        with PrepClient(source, ops, runtime_dir=server.runtime_dir, **arguments) as client:
+            client.load_state_dict(state)
+            found += [batch for _ in range(2) for batch in client]
+        for batch, same in zip(found, expected, strict=True):
+            assert all(torch.equal(batch[name], each) for name, each in same.items())
+            first = 8 * batch["label"].numpy()[:, None]
+            rows = first + batch["index"].numpy()[:, None] % 8 + range(-1, 4)
+            np.testing.assert_array_equal(batch["action"], actions[rows.clip(first, first + 7)])
+            np.testing.assert_array_equal(batch["action_is_pad"], (rows < first) | (rows > first + 7))

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -109,6 +111,27 @@ def yolo(root: Path) -> None:
     run("Ultralytics", "convert", root)
 
 
+def robot(root: Path) -> None:
+    """Two episodes, by LeRobot where that is installed."""
+    rng, dims = np.random.default_rng(0), {"observation.state": 6, "action": 6}
+    rows = [{name: rng.normal(size=n).astype(np.float32) for name, n in dims.items()} for _ in range(COUNT)]
+    try:
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    except ImportError:
+        (root / "robot" / "data" / "chunk-000").mkdir(parents=True)
+        columns = {name: [row[name].tolist() for row in rows] for name in dims}
+        table = pa.table(columns | {"episode_index": [0] * 16 + [1] * (COUNT - 16)})
+        pq.write_table(table, root / "robot" / "data" / "chunk-000" / "file-000.parquet")
+        return
+    features = {name: {"dtype": "float32", "shape": (n,), "names": None} for name, n in dims.items()}
+    made = LeRobotDataset.create("me/robot", 50, features, root / "robot", use_videos=False)
+    for number, row in enumerate(rows, 1):
+        made.add_frame(row | {"task": "none"})
+        if number in (16, COUNT):
+            made.save_episode()
+    made.finalize()
+
+
 def pairs(batch: Any) -> Iterator[Sample]:
     """Samples of (images, labels): what prepserver gives, and most others."""
     return zip(*batch, strict=True)
@@ -116,6 +139,12 @@ def pairs(batch: Any) -> Iterator[Sample]:
 
 def of_dicts(batch: Any) -> Iterator[Sample]:
     return zip(batch["image"], batch["label"], strict=True)
+
+
+def of_robot(batch: Any) -> Iterator[Sample]:
+    names = ("state", "action", "state_is_pad", "action_is_pad")
+    named = {name.removeprefix("observation."): each for name, each in batch.items()}
+    return zip(*(named[name] for name in names), strict=True)
 
 
 def of_tensorflow(batch: Any) -> Iterator[Sample]:
@@ -171,11 +200,12 @@ PAIRS = {
     "FFCV": Pair("ffcv", beton, 0),
     "DALI": Pair("nvidia.dali", lambda root: folder(root, photos()), 0, of_dali),
     "Hugging Face datasets": Pair("datasets", saved, 0, of_dicts),
+    "LeRobot": Pair("lerobot", robot, 0, of_robot, of_robot),
     "Ultralytics": Pair("ultralytics", yolo, 0, of_ultralytics, of_targets, count=5),
 }
 
 
-USES_TORCHVISION = ("timm", "ultralytics")
+USES_TORCHVISION = ("timm", "ultralytics", "lerobot")
 REPLACED = {"num_workers=8": "num_workers=0", '"cuda"': '"cpu"'}
 
 

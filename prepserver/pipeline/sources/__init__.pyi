@@ -28,6 +28,7 @@ from prepserver.pipeline.sources.tar import Tar as Tar
 from prepserver.pipeline.sources.text_lines import TextLines as TextLines
 from prepserver.pipeline.sources.tf_record import TFRecord as TFRecord
 from prepserver.pipeline.sources.voc import Voc as Voc
+from prepserver.pipeline.sources.windows import Windows as Windows
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -62,4 +63,5 @@ __all__ = [
     "Tar",
     "TextLines",
     "Voc",
+    "Windows",
 ]

@@ -28,8 +28,10 @@ from prepserver.pipeline.sources import (
     Tar,
     TextLines,
     TFRecord,
+    Windows,
 )
 from prepserver.source import OutsideRootsError, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.readers import windows
 from prepserver.source.storage import remote
 from prepserver.source.storage.remote import RemoteRead
 from tests.support import datasets, texts
@@ -214,6 +216,24 @@ def test_a_store_that_fails_spoils_no_listing(
     store.faults.clear()
     again = opened(spec, tmp_path)
     assert [again.read(index)["image"] for index in range(COUNT)] != []
+
+
+@pytest.mark.parametrize("kept", [windows.KEPT_BYTES, 0])
+def test_rows_of_windows_are_begun_together(
+    kept: int, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "KEPT_BYTES", kept)
+    (tmp_path / "a.csv").write_text("s,x\n" + "".join(f"{k // 50},{k}\n" for k in range(100)))
+    columns = {"s": kinds.Text(), "x": kinds.Scalar()}
+    bases = store.upload(tmp_path, tmp_path.name), tmp_path
+    there, here = (opened(Windows(Csv(f"{base}/a.csv", columns), {"x": [-1, 0]}, "s"), tmp_path) for base in bases)
+    for indices in (range(40), range(30, 50)):
+        store.asked.clear()
+        there.prefetch(indices)
+        for index in indices:
+            np.testing.assert_equal(there.read(index), here.read(index))
+        assert len(store.asked) == 1 if kept else len(store.asked) < len(indices) + 2
+    assert not there.read_block([0], {})
 
 
 @pytest.mark.parametrize("kind", [BucketByLength, PackTokens])
