@@ -25,10 +25,17 @@ def read_patiently(source: Source, index: int) -> Record:
         try:
             return source.read(index)
         except OSError as e:
-            # A SampleError has no errno, but its cause, a failed system call, has one. The cause gets no name here: a
-            # local variable that holds an exception is a reference cycle through the traceback, which would keep the
-            # rings of dropped lanes mapped until the garbage collector runs.
-            if (e.__cause__.errno if isinstance(e.__cause__, OSError) else e.errno) not in _TRANSIENT:
+            if not _may_pass(e):
                 raise
             time.sleep(wait_s)
     return source.read(index)
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Says whether an error, or one that it came from, is a failed system call that may succeed later.
+
+    A sample error has no errno; that of a sample's part, such as its mask, comes from another sample error. Only an
+    argument may hold an exception: in `read_patiently` it would be a reference cycle through the traceback, which would
+    keep the rings of dropped lanes mapped until the garbage collector runs.
+    """
+    return isinstance(error, OSError) and (error.errno in _TRANSIENT or _may_pass(error.__cause__))

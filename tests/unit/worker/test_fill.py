@@ -256,6 +256,21 @@ def test_a_read_that_fails_for_good_makes_the_sample_bad(number: int, reads: int
     assert source.reads[2] == reads
 
 
+def test_a_part_that_storage_fails_once_is_tried_again() -> None:
+    """As a mask beside an image, a file that a table names, or a text of a packed row."""
+    fails = system_call_fails(errno.ESTALE, times=2)
+
+    def trouble(index: int, call: int) -> None:
+        try:
+            fails(index, call)
+        except SampleError as error:
+            raise SampleError(f"its mask: {error.reason}") from error
+
+    source = Memory(N, trouble)
+    assert fill(stream_of(source), [OwnLane(tiny_pipeline(), N).lane], 0, N, nothing).bad == []
+    assert source.reads[2] == 3
+
+
 def test_a_process_out_of_descriptors_fails_its_task_only() -> None:
     """The sample is not bad for it."""
 
