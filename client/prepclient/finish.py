@@ -96,7 +96,8 @@ class Finish:
             ops = (*ops, ToDtype("float32", scale=is_uint8))
         if self.normalize is not None:
             if len(self.normalize[0]) not in (1, look.channels):
-                raise SpecError("normalize", self.normalize, f"the images have {look.channels} channels")
+                remedy = f"to normalize columns apart, put Only({look.name!r}, Normalize(mean, std)) into ops"
+                raise SpecError("normalize", self.normalize, f"{look.name} has {look.channels} channels; {remedy}")
             ops = (*ops, Normalize(*self.normalize))
         return batch_ops(ops, look.image, device)
 

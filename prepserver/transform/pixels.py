@@ -48,6 +48,11 @@ def raw_image(data: bytes, kind: Image) -> Pixels:
         if kind.channels != 1 or kind.dtype not in ("uint8", "uint16"):
             raise BadSample(f"{due}, which only an .npy file can hold, and this is none")
         return GreyFile(data, kind.dtype)
+    return Pixels(npy_pixels(data, kind, due))
+
+
+def npy_pixels(data: bytes, kind: Image, due: str) -> npt.NDArray[Any]:
+    """Return the image in an .npy file, which the error calls `due`; raises `BadSample` if it holds another array."""
     try:
         array = npy_array(data)
     except BadArrayError as error:
@@ -55,4 +60,4 @@ def raw_image(data: bytes, kind: Image) -> Pixels:
     pixels = channels_last(array, kind)
     if pixels is None:
         raise BadSample(f"{due}, and the .npy file has the shape {array.shape} and dtype {array.dtype}")
-    return Pixels(np.require(pixels, requirements=("C", "W")))
+    return np.require(pixels, requirements=("C", "W"))

@@ -1,4 +1,4 @@
-"""Masks: images of numbers, from PNG or any other lossless file that Pillow reads."""
+"""Masks: images of numbers, from PNG or any other lossless file that Pillow reads, or from .npy files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Kind, Mask, Size
+from prepserver.npy import NPY
+from prepserver.pipeline.kinds import Image, Kind, Mask, Size
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Cut, Displace, Mirror, Move, Scale, Warp
 from prepserver.transform.pillow import PillowImage
+from prepserver.transform.pixels import npy_pixels
 from prepserver.transform.stage import Array, Box, tiled
 from prepserver.transform.warp import warp
 from prepserver.transform.window import window
@@ -27,6 +29,9 @@ class MaskFollower(Follower):
         ((self._column, value),) = values.items()
         kind = kinds[self._column]
         assert isinstance(kind, Mask)
+        if isinstance(value, bytes) and value.startswith(NPY):
+            due = f"it is declared as a mask (H, W) of dtype {kind.dtype}"
+            value = npy_pixels(value, Image(kind.size, 1, kind.dtype), due)[:, :, 0]
         if isinstance(value, np.ndarray):
             self._numbers: Callable[[], Array] = lambda: value
             self.size = value.shape[0], value.shape[1]

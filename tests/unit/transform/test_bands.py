@@ -173,6 +173,17 @@ def test_files_of_arrays_and_grey_files_are_images() -> None:
         np.testing.assert_array_equal(row_of(ops, data, usual)["image"], row_of(ops, photo, usual)["image"])
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_a_mask_may_be_a_file_of_an_array(dtype: str) -> None:
+    mask, image = bands(1, dtype)[:, :, 0], bands(13, "uint16")
+    columns: Columns = {**declared(13, "uint16"), "mask": Mask(dtype=dtype)}
+    row = row_of([CenterCrop(32)], image, columns, npy(mask))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(row["mask"], mask[4:36, 12:44])
+    for wrong in (mask.astype("int64"), mask[None, :, :, None], mask[:0]):
+        with pytest.raises(BadSample, match=rf"mask \(H, W\) of dtype {dtype}, and the .npy file has the shape"):
+            row_of([CenterCrop(32)], image, columns, npy(wrong))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
