@@ -198,4 +198,5 @@ class Pixels(Encoded):
         return 1
 
     def clean(self, part: Box, scale: int = 1) -> npt.NDArray[Any]:
-        return part.of(self._pixels)
+        pixels = part.of(self._pixels)
+        return pixels if pixels.flags.writeable else pixels.copy()  # of the mapping of a file

@@ -2,7 +2,7 @@
 
 Before each block and each row, the file is compared with its listing, so a change is noticed. Only a file that is cut
 within the microseconds of a copy, or a failing disk, kills a worker; after two such deaths the first sample of the
-block is quarantined, and the others are read one by one.
+block is quarantined, and the others are read one by one. A crop of a large image is copied from the mapping, too.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ _LOOKS = 64
 _LOOK_BYTES = 4096  # the digest of the content covers this many pieces of each array, of `_LOOK_BYTES` each
 
 _STEP_BYTES = 1 << 24
+
+_MAPPED_BYTES = 1 << 20
+"""Of larger images and masks only what a crop shows is copied, from the mapping."""
 
 
 @dataclass
@@ -119,13 +122,17 @@ class ArraySource(Source):
         record: Record = {}
         for column in self._columns:
             shape, dtype = self._stored[column.name]
-            self._shards.check(column.file)
-            data = self._shards.read(column.file, column.offset + index * column.row_bytes, column.row_bytes)
-            if len(data) != column.row_bytes:
-                raise SampleError(f"{self._shards.name(column.file)} is cut off")
-            # Writable, or torch warns of what it might do to it.
-            values = np.frombuffer(bytearray(data), column.dtype).astype(dtype, copy=False)
-            kind = self._kinds[column.name]
+            kind, at = self._kinds[column.name], column.offset + index * column.row_bytes
+            if kind.is_spatial and column.row_bytes > _MAPPED_BYTES and not self.reads_ahead:
+                mapped = self._shards.mapped(column.file)
+                values = np.frombuffer(mapped, dtype, column.row_bytes // np.dtype(dtype).itemsize, at)
+            else:
+                self._shards.check(column.file)
+                data = self._shards.read(column.file, at, column.row_bytes)
+                if len(data) != column.row_bytes:
+                    raise SampleError(f"{self._shards.name(column.file)} is cut off")
+                # Writable, or torch warns of what it might do to it.
+                values = np.frombuffer(bytearray(data), column.dtype).astype(dtype, copy=False)
             record[column.name] = (
                 channels_last(values.reshape(column.shape[1:]), kind)
                 if isinstance(kind, Image)

@@ -43,6 +43,8 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Columns
 from prepserver.pipeline.sources import Csv
+from prepserver.source import SampleError, build_index, open_source
+from prepserver.source.readers import arrays
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from prepserver.transform.warp import warp
 
@@ -262,6 +264,31 @@ def test_arrays_of_any_order_are_the_same_images(tmp_path: Path) -> None:
         pytest.raises(SourceUnavailable, match=r"holds rows of shape \(5, 40, 56\)"),
     ):
         next(iter(client))
+
+
+@pytest.mark.filterwarnings("error")
+def test_only_the_shown_part_of_a_large_image_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is the mapping of the file; the rows are the same, and nothing can write to it."""
+    numbers = np.stack([bands(2, "uint16") + np.uint16(k) for k in range(3)])
+    np.save(tmp_path / "x.npy", numbers)
+    np.save(tmp_path / "mask.npy", numbers[..., 0].copy())
+    size = (HEIGHT, WIDTH)
+    columns = {"x": Image(size, 2, "uint16"), "mask": Mask(size, "uint16")}
+    source = Arrays(x=tmp_path / "x.npy", mask=tmp_path / "mask.npy", columns=columns)
+    ops = [RandomCrop(12), RandomVerticalFlip(), RandomRotation(90), ToDtype("float32")]
+    batches = []
+    for limit in (arrays._MAPPED_BYTES, 0):
+        monkeypatch.setattr(arrays, "_MAPPED_BYTES", limit)
+        record = open_source(source, build_index(source, tmp_path / "cache").path).read(1)
+        assert np.array_equal(record["x"], numbers[1])
+        assert {record[name].flags.writeable for name in columns} == {limit > 0}
+        with PrepClient(source, ops, batch_size=3, inline=True) as client:
+            batches.append(next(iter(client)))
+    assert all(map(torch.equal, *batches))
+    opened = open_source(source, build_index(source, tmp_path / "cache").path)
+    np.save(tmp_path / "x.npy", numbers[:2])
+    with pytest.raises(SampleError, match="has changed"):
+        opened.read(1)
 
 
 @pytest.mark.parametrize(
