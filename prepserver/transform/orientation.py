@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ def as_stored(box: Box, orientation: int, height: int, width: int) -> Box:
     return Box(left, top, right, bottom) if swap else Box(top, left, bottom, right)
 
 
-def turned(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
+def turned(image: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
     """Return the image, or a part of it, turned upright: (H, W, C), contiguous unless it is upright already.
 
     torch moves the pixels, because numpy's reversed copies are over ten times slower.
@@ -73,10 +74,10 @@ def turned(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uin
     if orientation not in _TURNS:
         return image
     swap, axes = _TURNS[orientation]
-    pixels = torch.from_numpy(image)
+    pixels = torch.from_numpy(image.view(np.int16) if image.dtype == np.uint16 else image)  # torch flips no uint16
     if swap:
         pixels = pixels.transpose(0, 1).contiguous()
     if axes:
         pixels = torch.flip(pixels, axes)
-    result: npt.NDArray[np.uint8] = pixels.numpy()
+    result: npt.NDArray[Any] = pixels.numpy().view(image.dtype)
     return result

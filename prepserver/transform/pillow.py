@@ -118,7 +118,7 @@ class PillowImage:
         Raises:
             BadSample: The image is broken or truncated, or has no meaning in 8 bits.
         """
-        return self._loaded(self._rgb, "cannot be decoded")
+        return self._loaded(lambda: rgb(self._image), "cannot be decoded")
 
     def numbers(self, dtype: str) -> npt.NDArray[Any]:
         """Return the first frame as (H, W) palette indices or grey values, uint8 or uint16: this or `decode`, not both.
@@ -134,6 +134,7 @@ class PillowImage:
                 with _our_limit():
                     self._refuse_huge_tiles()
                     self._image.load()
+                    self._orientation = _orientation(self._image)
                     self._pixels = pixels_of()
             except BadSample as error:
                 self._failure = error.reason
@@ -146,10 +147,6 @@ class PillowImage:
         if self._pixels is None:
             raise BadSample(self._failure)
         return self._pixels
-
-    def _rgb(self) -> npt.NDArray[np.uint8]:
-        self._orientation = _orientation(self._image)
-        return rgb(self._image)
 
     def _check_memory(self) -> None:
         """Raise MemoryError if that may be why a WebP failed: libwebp says of both only that it failed."""

@@ -11,31 +11,40 @@ from prepserver.npy import NPY, npy_array
 from prepserver.pictures import channels_last
 from prepserver.pipeline.arrayfile import BadArrayError
 from prepserver.pipeline.kinds import Image
-from prepserver.transform.decode import Pixels
+from prepserver.transform.decode import Encoded, Pixels
 from prepserver.transform.errors import BadSample
-from prepserver.transform.orientation import UPRIGHT
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.stage import Box
 
 
-class GreyFile(Pixels):
-    """A grey image in a file that Pillow reads, of one channel, uint8 or uint16; decoded when pixels are wanted."""
+class GreyFile(Encoded):
+    """A grey image in a file that Pillow reads, of one channel, uint8 or uint16; `tolerant` decodes it."""
 
-    __slots__ = ("_dtype",)
+    __slots__ = ("_dtype", "_file")
 
     def __init__(self, data: bytes, dtype: str) -> None:
-        self._pillow = PillowImage(data)
-        self.height, self.width = self._pillow.height, self._pillow.width
-        self.is_usual = True
-        self._orientation = UPRIGHT
-        self._dtype = dtype
+        self._file, self._dtype = PillowImage(data), dtype
+        self.height, self.width = self._file.height, self._file.width
+        self.is_usual = False
 
-    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[Any]:
-        assert self._pillow is not None
-        return part.of(self._pillow.numbers(self._dtype)[:, :, None])
+    @property
+    def orientation(self) -> int:
+        self.tolerant()  # only then is it known
+        return self._file.orientation()
+
+    def scale(self, wanted: int) -> int:
+        return 1
+
+    def clean(self, part: Box, scale: int = 1) -> None:
+        return None
+
+    def tolerant(self) -> npt.NDArray[Any]:
+        image = self._file.numbers(self._dtype)[:, :, None]
+        self._refuse_other_size(*image.shape[:2])
+        return image
 
 
-def raw_image(data: bytes, kind: Image) -> Pixels:
+def raw_image(data: bytes, kind: Image) -> Encoded:
     """Return the image in a file, of the channels and dtype of its kind.
 
     An .npy file holds it in any order of axes that `channels_last` takes. Any other file must be grey.

@@ -60,7 +60,12 @@ def row_of(
     (maker,) = row_makers(pipeline)
     made = {f.name: np.zeros(f.shape, f.dtype) for f in pipeline.fields}
     record = {"image": image, "mask": np.zeros((HEIGHT, WIDTH), np.uint8) if mask is None else mask, "label": 1}
-    make_rows(record, SampleKey(3, 0, index), [(maker, [made[f.name] for f in maker.fields])])
+    try:
+        make_rows(record, SampleKey(3, 0, index), [(maker, [made[f.name] for f in maker.fields])])
+    except BadSample as error:
+        if not error.failures:
+            pytest.fail("the row counts as made")
+        raise
     return made
 
 
@@ -197,6 +202,21 @@ def test_another_file_is_a_bad_sample(data: bytes, reason: str) -> None:
     for op in (CenterCrop(32), RandomResizedCrop(32)):
         with pytest.raises(BadSample, match=reason):
             row_of([op], data, declared(13, "uint16"))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_a_grey_file_is_turned_as_a_photo_is(dtype: str) -> None:
+    image = bands(1, "uint8")[:, :, 0]
+    for form, orientation in (("PNG", 6), ("PNG", 3), ("TIFF", 6)):
+        exif = Picture.Exif()
+        exif[0x0112] = orientation
+        file = io.BytesIO()
+        Picture.fromarray(image.astype(dtype)).save(file, form, exif=exif)
+        upright = np.rot90(image, 3 if orientation == 6 else 2)
+        mask = np.zeros(upright.shape, np.uint8)
+        made = row_of([CenterCrop(32)], file.getvalue(), declared(1, dtype), mask)["image"][:, :, 0]
+        top, left = (side // 2 - 16 for side in upright.shape)
+        np.testing.assert_array_equal(made, upright[top : top + 32, left : left + 32])
 
 
 def test_a_file_with_colours_is_no_image_of_one_channel() -> None:
