@@ -40,7 +40,7 @@ def rgb(image: Image.Image) -> Pixels:
 
 
 def numbers(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:
-    """Return a mask or a grey image as (H, W) palette indices, grey values, or 0 and 1, uint8 or uint16.
+    """Return a mask as (H, W) palette indices, grey values, or 0 and 1, of the type uint8 or uint16.
 
     Raises:
         OddPicture: It has colours, or numbers that the type cannot hold.
@@ -59,6 +59,17 @@ def numbers(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArr
         wanted = "one number of 8 or 16 bits for each pixel (mode L, P, 1 or I;16)"
     more = ': declare dtype="uint16"' if is_grey else f": {_remedy(image)}" if mode == "F" else ""
     raise OddPicture(f"it must have {wanted}, and this is {mode}{more}")
+
+
+def grey(image: Image.Image, dtype: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:
+    """Return a grey image as `numbers` does a mask, but black and white as 0 and 255, as `rgb` does.
+
+    Raises:
+        OddPicture: It has a palette, colours, or numbers that the type cannot hold.
+    """
+    if image.mode == "P":
+        raise OddPicture("it must be grey, and its pixels are places in a palette (mode P)")
+    return numbers(image.convert("L") if image.mode == "1" else image, dtype)
 
 
 def channels_last(array: npt.NDArray[Any], kind: kinds.Image) -> npt.NDArray[Any] | None:

@@ -27,7 +27,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from prepserver.pictures import OddPicture, numbers, rgb
+from prepserver.pictures import OddPicture, grey, numbers, rgb
 from prepserver.pipeline.checks import MAX_SIDE_PX
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.transform.errors import BadSample
@@ -127,6 +127,10 @@ class PillowImage:
             BadSample: The image is broken or truncated, has colours, or numbers that the type cannot hold.
         """
         return self._loaded(lambda: numbers(self._image, dtype), "cannot be decoded")
+
+    def grey(self, dtype: str) -> npt.NDArray[Any]:
+        """As `numbers`, of a grey image instead of a mask: see `pictures.grey`."""
+        return self._loaded(lambda: grey(self._image, dtype), "cannot be decoded")
 
     def _loaded(self, pixels_of: Callable[[], npt.NDArray[Any]], what: str) -> npt.NDArray[Any]:
         if self._pixels is None and not self._failure:

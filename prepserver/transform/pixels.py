@@ -39,7 +39,7 @@ class GreyFile(Encoded):
         return None
 
     def tolerant(self) -> npt.NDArray[Any]:
-        image = self._file.numbers(self._dtype)[:, :, None]
+        image = self._file.grey(self._dtype)[:, :, None]
         self._refuse_other_size(*image.shape[:2])
         return image
 

@@ -162,7 +162,7 @@ def _of_picture(what: str, picture: Picture.Image, kind: Any) -> Any:
             return pictures.rgb(picture)
         if isinstance(kind, Image) and (kind.channels != 1 or kind.dtype not in ("uint8", "uint16")):
             return picture  # which is none of that kind
-        return pictures.numbers(picture, kind.dtype)
+        return (pictures.grey if isinstance(kind, Image) else pictures.numbers)(picture, kind.dtype)
     except pictures.OddPicture as e:
         raise plugins.PluginError(f"{what} declares {type(kind).__name__} and gives a PIL image: {e}") from e
     except OSError as e:  # it was opened, and is read only now

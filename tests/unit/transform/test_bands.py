@@ -219,6 +219,18 @@ def test_a_grey_file_is_turned_as_a_photo_is(dtype: str) -> None:
         np.testing.assert_array_equal(made, upright[top : top + 32, left : left + 32])
 
 
+def test_black_and_white_are_0_and_255_and_no_palette_is_grey() -> None:
+    image = np.where(bands(1, "uint8")[:, :, 0] > 127, np.uint8(255), np.uint8(0))
+    file = io.BytesIO()
+    Picture.fromarray(image).convert("1").save(file, "PNG")
+    made = row_of([CenterCrop((HEIGHT, WIDTH))], file.getvalue(), declared(1, "uint8"))["image"]
+    np.testing.assert_array_equal(made[:, :, 0], image)
+    file = io.BytesIO()
+    Picture.fromarray(image).convert("RGB").quantize(4).save(file, "PNG")
+    with pytest.raises(BadSample, match="places in a palette"):
+        row_of([CenterCrop(32)], file.getvalue(), declared(1, "uint8"))
+
+
 def test_a_file_with_colours_is_no_image_of_one_channel() -> None:
     with pytest.raises(BadSample, match=r"must have one number .* this is RGB"):
         row_of([CenterCrop(32)], encoded(bands(3, "uint8")), declared(1, "uint16"))
