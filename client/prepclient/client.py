@@ -93,8 +93,8 @@ class PrepClient(Turns):
             `RandAugment`, `RandomErasing`, `ColorJitter`, `ToDtype`, `Normalize`, and `ToLayout` at the end. The same
             rows draw the same random numbers in every run. Jobs that differ only in these ops share all rows.
         normalize: ``(mean, std)``, one number for each channel or one for all, for values in [0, 1], or in the image's
-            own unit if it is not uint8; computed on `device`. It is short for ``ToDtype(torch.float32, scale=True),
-            Normalize(mean, std)`` at the end of `device_ops`.
+            own unit if it is not uint8; computed on `device`. For uint8 it is short for ``ToDtype(torch.float32,
+            scale=True), Normalize(mean, std)`` at the end of `device_ops`.
         dtype: The dtype of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 values are scaled
             by 1/255. None keeps the dtype that `ops`, `device_ops` and `normalize` give.
         memory_format: The memory format of images: ``torch.channels_last`` or ``torch.contiguous_format``. None keeps

@@ -99,7 +99,11 @@ class Finish:
                 remedy = f"to normalize columns apart, put Only({look.name!r}, Normalize(mean, std)) into ops"
                 raise SpecError("normalize", self.normalize, f"{look.name} has {look.channels} channels; {remedy}")
             ops = (*ops, Normalize(*self.normalize))
-        return batch_ops(ops, look.image, device)
+        done = batch_ops(ops, look.image, device)
+        if self.dtype == torch.float16 and done.image.top == 65535:
+            reason = "ends at 65504, and the images go to 65535: pass normalize= or take torch.float32"
+            raise SpecError("dtype", self.dtype, reason)
+        return done
 
     def check_range(self, field: RowField) -> None:
         """Raises `SpecError` for a `normalize` of normalised values, or by a mean beyond them (124 for [0, 1])."""

@@ -26,6 +26,10 @@ class ToDtype(Op):
     def image_after(self, image: Image) -> Image:
         if self.dtype == "uint8" and image.dtype != "uint8":
             raise SpecError("dtype", self.dtype, f"cannot follow {image.dtype}, which holds more")
+        if self.dtype == "float16" and image.dtype == "uint16" and not self.scale:
+            raise SpecError(
+                "dtype", self.dtype, "ends at 65504, and uint16 goes to 65535: pass scale=True or take float32"
+            )
         return replace(image, dtype=self.dtype, top=1.0 if self.divisor(image) > 1 else image.top)
 
     def divisor(self, image: Image) -> int:

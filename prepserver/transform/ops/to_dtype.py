@@ -13,7 +13,11 @@ class ToDtypeStage(ValueStage[ToDtype]):
         if image.dtype == self._op.dtype:
             return image
         result = np.empty(image.shape, self._op.dtype) if into is None else into
-        values = torch.from_numpy(result).copy_(torch.from_numpy(image))
-        if self._op.scale and (top := WHOLE_TOPS.get(image.dtype.name)) is not None:
-            values.mul_(1.0 / top)
+        values, pixels = torch.from_numpy(result), torch.from_numpy(image)
+        if not self._op.scale or (top := WHOLE_TOPS.get(image.dtype.name)) is None:
+            values.copy_(pixels)
+        elif top == WHOLE_TOPS["uint8"]:
+            values.copy_(pixels).mul_(1.0 / top)
+        else:  # float16 cannot hold them before they are scaled
+            values.copy_(pixels.to(torch.float32).mul_(1.0 / top))
         return result

@@ -50,6 +50,7 @@ def declared(channels: int, dtype: str) -> Columns:
         (13, "uint16", Pad(1, fill=(1, 2, 3)), "1 value or one for each of 13 channels"),
         (13, "uint16", Normalize([0.5], [0.5]), r"put ToDtype\('float32'\) before it"),
         (13, "uint16", ToDtype("uint8"), "cannot follow uint16"),
+        (13, "uint16", ToDtype("float16"), "ends at 65504, and uint16 goes to 65535: pass scale=True"),
         (13, "uint16", LinearTransformation("/m.npy", 0.0), "needs floats"),
     ],
 )

@@ -71,6 +71,15 @@ def test_stored_floats_are_normalised_in_float32_without_255() -> None:
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-6)
 
 
+def test_float16_is_refused_for_values_beyond_it() -> None:
+    look = RowLook((6, 7, 3), dtype=torch.uint16, top=65535.0)
+    with pytest.raises(SpecError, match="ends at 65504, and the images go to 65535"):
+        Finisher(Finish(dtype=torch.float16), look, CPU)
+    white = torch.full((2, 6, 7, 3), 65535, dtype=torch.uint16)
+    normalize = ([60000.0], [5535.0])
+    assert (finished(Finisher(Finish(normalize=normalize, dtype=torch.float16), look, CPU), [white]) == 1.0).all()
+
+
 def test_one_mean_and_std_serve_every_channel() -> None:
     got = finished(Finisher(Finish(normalize=([0.5], [0.25])), RowLook((6, 7, 3)), CPU), [rows(2)])
     torch.testing.assert_close(got, (rows(2).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25, rtol=0, atol=1e-6)

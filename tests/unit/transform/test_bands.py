@@ -152,6 +152,9 @@ def test_values_of_16_bits_are_scaled_and_normalized() -> None:
     np.testing.assert_allclose(normalized, ((cut - mean) / std).transpose(2, 0, 1), rtol=1e-5)
     scaled = row_of([CenterCrop(32), ToDtype("float32", scale=True)], image, columns)["image"]
     np.testing.assert_allclose(scaled, cut / 65535, rtol=1e-6)
+    white = np.full_like(image, 65535)  # more than float16 holds
+    halves = row_of([CenterCrop(32), ToDtype("float16", scale=True)], white, columns)["image"]
+    assert (halves == 1.0).all()
     erased = row_of([CenterCrop(32), RandomErasing(1.0, value=[65535] * 13)], image, columns)["image"]
     assert (erased == 65535).all(2).mean() > 0.02
 
