@@ -1,7 +1,7 @@
 """Parses a source, or a list of ops, that the command line gives in Python's notation.
 
-``Take(ImageFolder("/data/train"), 1000)`` is parsed and never evaluated: the text can call sources, ops and kinds with
-plain values, and nothing else.
+``Take(ImageFolder("/data/train"), 1000)`` is parsed and never evaluated: the text can call sources, ops, kinds and
+``range`` with plain values, and nothing else.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ def _value(node: ast.expr) -> Any:
             return {**OPS, **SOURCES}[name](*map(_value, node.args), **named)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
             return KINDS[name](*map(_value, node.args), **{str(each.arg): _value(each.value) for each in node.keywords})
+        case ast.Call(func=ast.Name(id="range"), keywords=[]):  # the steps of `Windows`
+            return range(*map(_value, node.args))
         case ast.Call(func=ast.Name(id=name)):
             near = difflib.get_close_matches(name, [*OPS, *SOURCES], 1)
             raise ValueError(f"there is no op or source {name}{f'; did you mean {near[0]}?' if near else ''}")

@@ -12,7 +12,7 @@ from prepserver import plugins
 from prepserver.cli import exits, main
 from prepserver.pack.expression import source_from
 from prepserver.pipeline import kinds
-from prepserver.pipeline.sources import Jsonl, Packed, source_from_wire
+from prepserver.pipeline.sources import Jsonl, Packed, Windows, source_from_wire
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg
 
@@ -133,9 +133,19 @@ def test_kinds_take_their_values_by_position_as_in_python() -> None:
     assert source_from(written) == Jsonl("/a", columns)
 
 
+def test_steps_of_windows_are_written_as_a_range() -> None:
+    rows = 'Jsonl("/a", {"x": kinds.Scalar()})'
+    columns = {"x": kinds.Scalar()}
+    assert source_from(f'Windows({rows}, {{"x": range(-96, 0)}})') == Windows(
+        Jsonl("/a", columns), {"x": range(-96, 0)}
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (("Take(SyntheticImages(3), range(1, 2, 0))", "OUT"), "arg 3 must not be zero"),
+        (("Take(SyntheticImages(3), range(stop=1))", "OUT"), "there is no op or source range"),
         (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
         (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is not a source; sources are Arrays, BucketByLength,"),
         (("Take(SyntheticImages(3), open('x'))", "OUT"), "there is no op or source open"),
