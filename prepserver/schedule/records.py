@@ -15,8 +15,8 @@ ROUNDS_NEEDED = 2
 take turns."""
 
 CHUNK_BYTES = 16 << 20
-"""Most bytes of a chunk's rows in one ring, unless one row is larger: the rings have room for the chunks of all
-workers."""
+"""Most bytes of the rows of a stream's first chunks in one ring, unless one row is larger: the rings have room for the
+chunks of all workers."""
 
 RECENT_SAMPLES = 8192  # the time of a sample is an average over about this many recent samples
 

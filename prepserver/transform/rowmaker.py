@@ -188,7 +188,7 @@ class RowMaker:
             if (nbytes := height * width * self._pixel_bytes[number]) > self._step_limit_bytes:
                 raise BadSample(
                     f"would take {nbytes >> 20} MiB as {height}x{width} pixels on the way, more than "
-                    f"{self._step_limit_bytes >> 20} MiB: crop or resize before ToDtype"
+                    f"{self._step_limit_bytes >> 20} MiB: crop first, and put ToDtype last"
                 )
             moves += drawn.moves
             if stage.axis == COLUMNS and drawn.step is not None and mirrored is not None:

@@ -128,7 +128,7 @@ def test_floats_of_a_huge_image_are_refused_by_name() -> None:
     encoded = io.BytesIO()
     Image.new("L", (12000, 12000)).save(encoded, "PNG", compress_level=1)
     maker = RowMaker(Pipeline.from_ops([Decode(max_pixels=1 << 28), ToDtype("float32"), CenterCrop(8)]))
-    with pytest.raises(BadSample, match=r"would take 1647 MiB .* more than 1024 MiB: crop or resize before ToDtype"):
+    with pytest.raises(BadSample, match=r"would take 1647 MiB .* more than 1024 MiB: crop first, and put ToDtype last"):
         make_rows(
             encoded.getvalue(), SampleKey(0, 0, 0), [(maker, np.empty(maker.fields[0].shape, maker.fields[0].dtype))]
         )
