@@ -148,8 +148,8 @@ class PickingReader(ComposedReader):
         """Return the chosen indices, all in range(len(source)); raises `SourceError` if nothing can be chosen so."""
 
     def map(self, listing: Container) -> IndexMap:
-        form, size = ("I", 4) if listing.meta["lengths"][0] <= 1 << 32 else ("Q", 8)
-        return Picked(listing.rows(_PICKED, form, size))
+        form, size, dtype = ("I", 4, "uint32") if listing.meta["lengths"][0] <= 1 << 32 else ("Q", 8, "uint64")
+        return Picked(listing.rows(_PICKED, form, size), dtype)
 
     def _sections(self, opened: Sequence[Source], progress: Progress) -> dict[str, memoryview]:
         dtype = np.uint32 if len(opened[0]) <= 1 << 32 else np.uint64

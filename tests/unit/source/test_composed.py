@@ -431,6 +431,17 @@ def test_many_places_are_those_found_one_by_one(data: st.DataObject) -> None:
         assert [*zip(sources.tolist(), places.tolist(), strict=True)] == [map_.at(index) for index in indices]
 
 
+def test_chosen_samples_that_lie_close_are_read_at_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(5000))
+    np.save(tmp_path / "chosen.npy", chosen := np.arange(5000)[::-1] // 2)
+    source = opened(Subset(Arrays(x=tmp_path / "x.npy"), file=tmp_path / "chosen.npy"), tmp_path)
+    indices = np.array([4990, 3, *range(99, 3, -1), 5, 2000, 4999, 0])
+    into = {"x": np.empty(len(indices), np.int64)}
+    calls = _calls(lambda: source.read_block(indices, into))
+    assert into["x"].tolist() == chosen[indices].tolist()
+    assert (calls["column"], calls["at"]) == (3, 0)
+
+
 def test_rows_that_need_no_decoding_are_read_in_blocks(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 100)):
         np.save(tmp_path / f"{name}.npy", np.arange(first, first + 20, dtype=np.float32).reshape(10, 2))
