@@ -38,6 +38,8 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in _NOT_OURS:
             patch.delenv(name, raising=False)
         patch.setenv("TERM", "xterm")
+        # Nets of examples are small: torch's threads would spin for each other, on cores that other tests need.
+        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
     os.umask(umask)
