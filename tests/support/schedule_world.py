@@ -141,7 +141,10 @@ class Client:
         return self.rings[-1][1]
 
     def lane_at(self, position: int) -> int:
-        return [lane for start, lane in self.rings if start <= position][-1]
+        for start, lane in reversed(self.rings):
+            if start <= position:
+                return lane
+        raise AssertionError(f"no ring holds {position}")
 
     def needs(self, lane: int, position: int) -> bool:
         """Whether it may yet read this position's row of this lane."""
@@ -340,10 +343,15 @@ class World:
 
     def _check_rows(self, client: Client, batch: Batch) -> None:
         """Every row of an announced and unreleased batch is filled, for this lane."""
-        for p in range(max(batch.start, client.session.released_upto), batch.stop):
-            lane = self.memory(client.lane_at(p))
-            assert lane.holds.get(p % lane.rows) == p, f"position {p} was promised, its row holds another"
-            assert p in lane.made, f"position {p} was promised before it was made"
+        first = max(batch.start, client.session.released_upto)
+        for (start, lane_id), (stop, _) in itertools.pairwise([*client.rings, (batch.stop, 0)]):
+            part = range(max(start, first), min(stop, batch.stop))
+            if not part:
+                continue
+            lane = self.memory(lane_id)
+            for p in part:
+                assert lane.holds.get(p % lane.rows) == p, f"position {p} was promised, its row holds another"
+                assert p in lane.made, f"position {p} was promised before it was made"
 
     # -- jobs -------------------------------------------------------------------------------------------
 
