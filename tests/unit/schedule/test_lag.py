@@ -10,121 +10,8 @@ from prepserver.schedule.events import Event, RingRefused
 from prepserver.schedule.lag import PATIENCE_S, STILL_S, holding_back
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
-from tests.support.schedule_world import Ask, Client, World
 from tests.support.scheduling import SPEC
-
-N, BLOCK = 16384, 4096
-BATCH = 256
-RING = 4 * BATCH
-STEP_S = 0.01
-TICK_STEPS = 20
-
-
-class Timed(World):
-    """Jobs that copy a batch at once, and compute for as long as their speed says."""
-
-    def __init__(self, pool_rows_per_s: float = 5000.0) -> None:
-        super().__init__(16, N, BLOCK)
-        self.pool_rows_per_s = pool_rows_per_s
-        self.rows_per_s: dict[int, float] = {}
-        self.free_s: dict[int, float] = {}
-        self.credit = 0.0
-        self.steps = 0
-        for _ in range(2):
-            self.worker_up()
-
-    def begin(
-        self,
-        rows_per_s: float,
-        *,
-        lag: str = "detach",
-        pipeline: int = 0,
-        batch: int = BATCH,
-        join_wait_s: float = 1e4,
-        owner: int = 0,
-        ranks: int = 1,
-    ) -> Client:
-        ask = Ask("key", pipeline, owner, join_wait_s=join_wait_s)
-        shape = BatchShape(batch, False, 0, ranks)
-        joined = self.join(ask, shape, RING - 2 * batch, 0, 500.0, lag)
-        assert joined is not None
-        self.where, job = joined
-        client = next(c for c in self.clients.values() if c.job == job)
-        self.rows_per_s[client.cursor] = rows_per_s
-        return client
-
-    def go(self, seconds: float) -> None:
-        for _ in range(round(seconds / STEP_S)):
-            self.steps += 1
-            self.now_s = self.steps * STEP_S
-            self._make_rows()
-            for client in list(self.clients.values()):
-                self._read(client)
-            if self.steps % TICK_STEPS == 0:
-                self.tick()
-
-    def _make_rows(self) -> None:
-        self.credit = min(self.credit + self.pool_rows_per_s * STEP_S, 64.0)
-        for worker in list(self.workers):
-            while self.workers[worker] and self.credit >= self.workers[worker][0].fill.count:
-                self.credit -= self.workers[worker][0].fill.count
-                self.finish(worker)
-
-    def _read(self, client: Client) -> None:
-        rate = self.rows_per_s.get(client.cursor, 0.0)
-        if rate == 0 or self.now_s < self.free_s.get(client.cursor, 0.0):
-            return
-        if self.pick_up(client):
-            batch = client.held[0]
-            self.free_s[client.cursor] = self.now_s + (batch.stop - batch.start) / rate
-            self.give_back(client, 0)
-        else:
-            self.stand_waiting(client, STEP_S)
-
-    def until_joined(self) -> None:
-        for _ in range(1000):
-            if self.joined:
-                return
-            self.go(0.1)
-        raise AssertionError(self._stand())
-
-
-@pytest.mark.parametrize("rows_per_s", [200.0, 500.0, 1500.0])
-@pytest.mark.parametrize("pipeline", [0, 1])
-def test_jobs_of_one_speed_stay_together_after_an_early_start(rows_per_s: float, pipeline: int) -> None:
-    """The joiner is ahead by a window from then on, and takes its batches at once: it waits for nobody."""
-    world = Timed()
-    world.begin(rows_per_s)
-    world.go(1000 / rows_per_s)
-    world.begin(rows_per_s, pipeline=pipeline)
-    assert world.where.into is not None
-    world.until_joined()
-    world.go(40.0)
-    assert not world.parted
-    assert len(world.streams) == 1
-
-
-@pytest.mark.parametrize("began_s", [0.4 + 0.1 * k for k in range(20)])
-def test_what_a_job_waited_before_it_came_is_held_against_nobody(began_s: float) -> None:
-    """However long it rested: also where it asks for more, or says what it has waited, just when it comes."""
-    world = Timed()
-    world.begin(1000.0)
-    world.go(began_s)
-    world.begin(1000.0)
-    assert world.where.into is not None
-    world.until_joined()
-    world.go(10.0)
-    assert not world.parted
-
-
-@pytest.mark.parametrize("pool_rows_per_s", [600.0, 5000.0])
-@pytest.mark.parametrize("batches", [(256, 256), (256, 128)])
-def test_jobs_of_one_speed_stay_together_from_the_start(pool_rows_per_s: float, batches: tuple[int, int]) -> None:
-    world = Timed(pool_rows_per_s)
-    for batch in batches:
-        world.begin(500.0, batch=batch)
-    world.go(60.0)
-    assert not world.parted
+from tests.support.timed_world import BATCH, BLOCK, RING, N, Timed
 
 
 @pytest.mark.parametrize(("slow", "seconds"), [(0.0, 6.0), (100.0, 20.0), (350.0, 60.0)])
@@ -134,14 +21,6 @@ def test_a_slower_job_is_left_behind(slow: float, seconds: float) -> None:
     jobs = world.begin(slow), world.begin(550.0)
     world.go(seconds)
     assert [parting.jobs for parting in world.parted[:1]] == [(jobs[0].job,)]
-
-
-def test_a_job_that_is_hardly_slower_is_waited_for() -> None:
-    world = Timed()
-    world.begin(450.0)
-    world.begin(500.0)
-    world.go(100.0)
-    assert not world.parted
 
 
 def test_a_job_that_stops_after_a_batch_costs_its_patience_only() -> None:
