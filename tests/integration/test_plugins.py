@@ -37,7 +37,7 @@ from prepclient import (
     ToLayout,
     kinds,
 )
-from tests.support import leaks
+from tests.support import forked, leaks
 from tests.support.logged import await_logged
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -517,16 +517,16 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
         batches = list(client)
     await_logged(owned)
     place = ("--cache-dir", str(owned.home / "cache"))
-    assert cli("audit", "replayed", *place).returncode == 0
+    assert forked.cli("audit", "replayed", *place).returncode == 0
     made = ("replay", "--job", "replayed", "--batch", "1", "--row", "2", "-o", str(tmp_path / "row.npy"), *place)
-    ended = cli(*made, "--plugin", "owner_code", **path_with(OWNER))
+    ended = forked.cli(*made, "--plugin", "owner_code", **path_with(OWNER))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert np.array_equal(np.load(tmp_path / "row.npy"), batches[1][0][2].permute(1, 2, 0).numpy())
     shutil.copy(OWNER / "owner_code.py", tmp_path)
     code = tmp_path / "owner_code.py"
     code.write_text(code.read_text() + "# another\n")
-    assert "has changed" in cli(*made, "--plugin", "owner_code", **path_with(tmp_path)).stderr
-    assert "'numbers' is not loaded in this process: name it with --plugin" in cli(*made).stderr
+    assert "has changed" in forked.cli(*made, "--plugin", "owner_code", **path_with(tmp_path)).stderr
+    assert "'numbers' is not loaded in this process: name it with --plugin" in forked.cli(*made).stderr
 
 
 def test_replay_is_of_the_last_run_with_whatever_code(tmp_path: Path, new_server: Callable[..., Server]) -> None:
@@ -552,9 +552,9 @@ def test_replay_is_of_the_last_run_with_whatever_code(tmp_path: Path, new_server
         await_logged(server)
     place = ("--cache-dir", str(server.home / "cache"), "--plugin", "rewritten")
     made = ("replay", "--job", "edited", "--batch", "0", "-o", str(tmp_path / "x.npy"), *place)
-    assert cli(*made, **path_with(tmp_path)).stderr == ""
+    assert forked.cli(*made, **path_with(tmp_path)).stderr == ""
     assert np.load(tmp_path / "x.npy").tolist() == [20, 20]
-    assert "has changed" in cli(*made, "--training", "0", **path_with(tmp_path)).stderr
+    assert "has changed" in forked.cli(*made, "--training", "0", **path_with(tmp_path)).stderr
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (REPOSITORY / "examples").glob("plugin_*.py")))

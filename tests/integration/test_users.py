@@ -30,6 +30,7 @@ from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import AskStop, Scanning, Welcome
 from tests.support import leaks
 from tests.support.clients import ClientError, ClientProcess, inline_rows, read
+from tests.support.forked import cli_of
 from tests.support.hostile import Stranger
 from tests.support.server import Server, environment
 from tests.support.tiny_images import photo_tree
@@ -427,25 +428,9 @@ def test_ranks_that_never_attach_stop_no_job_of_another_user(world: World) -> No
         client.ask("close")
 
 
-AS_USER = """
-import os, sys
-from prepserver import cli
-from prepserver.cli import audit, replay, report
-uid = int(sys.argv[1])
-os.setgroups([int(sys.argv[2])])
-os.setgid(uid)
-os.setuid(uid)
-sys.exit(cli.main(sys.argv[3:]))
-"""
-
-
 def command(uid: int, world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs a command as a user of the group."""
-    at = ("--runtime-dir", str(world.server.runtime_dir))
-    return subprocess.run(
-        [sys.executable, "-c", AS_USER, str(uid), str(MEMBER), *arguments, *at], env=environment(), cwd="/",
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return cli_of((uid, MEMBER), *arguments, "--runtime-dir", str(world.server.runtime_dir))
 
 
 def test_a_user_sees_its_own_runs_and_those_of_nobody_else(world: World) -> None:

@@ -18,7 +18,9 @@ from tests.support.server import environment
 from tests.support.waiting import PATIENCE_S
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([client_process.__name__, *(f"prepserver.cli.{name}" for name in ("audit", "replay"))])
+_CONTEXT.set_forkserver_preload(
+    [client_process.__name__, *(f"prepserver.cli.{name}" for name in ("audit", "replay", "report"))]
+)
 
 
 def _start(process: BaseProcess) -> None:
@@ -28,9 +30,14 @@ def _start(process: BaseProcess) -> None:
 
 def cli(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Runs ``prepserver`` with `arguments` to its end, as `tests.support.server.cli` does in a new interpreter."""
+    return cli_of(None, *arguments, **more)
+
+
+def cli_of(user: tuple[int, int] | None, /, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """As `cli`, by another user: this uid, which has only this group beside its own, when all is imported."""
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / name for name in ("out", "err")]
-        process = _CONTEXT.Process(target=_run, args=(environment(**more), os.getcwd(), arguments, *said))
+        process = _CONTEXT.Process(target=_run, args=(environment(**more), os.getcwd(), arguments, user, *said))
         _start(process)
         process.join(PATIENCE_S)
         if process.exitcode is None:
@@ -39,15 +46,23 @@ def cli(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(arguments, process.exitcode, *(path.read_text() for path in said))
 
 
-def _run(environment: dict[str, str], folder: str, arguments: Sequence[str], *said: Path) -> None:
+def _run(
+    environment: dict[str, str], folder: str, arguments: Sequence[str], user: tuple[int, int] | None, *said: Path
+) -> None:
     from prepserver.cli import main
 
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:0] = [path for path in environment["PYTHONPATH"].split(os.pathsep) if path not in sys.path]
     os.chdir(folder)
     for number, path in enumerate((Path(os.devnull), *said)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    if user is not None:
+        uid, group = user
+        os.setgroups([group])
+        os.setgid(uid)
+        os.setuid(uid)
     sys.exit(main(arguments))
 
 
