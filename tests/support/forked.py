@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
 from unittest.mock import patch
 
 from tests.support import client_process
@@ -35,22 +35,29 @@ def cli(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 def cli_of(user: tuple[int, int] | None, /, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """As `cli`, by another user: this uid, which has only this group beside its own, when all is imported."""
+    return _to_its_end(environment(**more), _run_cli, user, arguments)
+
+
+def python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -c program`` with `arguments` to its end."""
+    return _to_its_end(environment(), _run_program, program, arguments)
+
+
+def _to_its_end(environment: dict[str, str], run: Callable[..., int], *what: Any) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / name for name in ("out", "err")]
-        process = _CONTEXT.Process(target=_run, args=(environment(**more), os.getcwd(), arguments, user, *said))
+        process = _CONTEXT.Process(target=_become, args=(environment, os.getcwd(), said, run, *what))
         _start(process)
         process.join(PATIENCE_S)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(arguments, PATIENCE_S)
-        return subprocess.CompletedProcess(arguments, process.exitcode, *(path.read_text() for path in said))
+            raise subprocess.TimeoutExpired(str(what), PATIENCE_S)
+        return subprocess.CompletedProcess(what, process.exitcode, *(path.read_text() for path in said))
 
 
-def _run(
-    environment: dict[str, str], folder: str, arguments: Sequence[str], user: tuple[int, int] | None, *said: Path
-) -> None:
-    from prepserver.cli import main
-
+def _become(
+    environment: dict[str, str], folder: str, said: Sequence[Path], run: Callable[..., int], *what: Any
+) -> NoReturn:
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = [path for path in environment["PYTHONPATH"].split(os.pathsep) if path not in sys.path]
@@ -58,12 +65,24 @@ def _run(
     for number, path in enumerate((Path(os.devnull), *said)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    sys.exit(run(*what))
+
+
+def _run_cli(user: tuple[int, int] | None, arguments: Sequence[str]) -> int:
+    from prepserver.cli import main
+
     if user is not None:
         uid, group = user
         os.setgroups([group])
         os.setgid(uid)
         os.setuid(uid)
-    sys.exit(main(arguments))
+    return main(arguments)
+
+
+def _run_program(program: str, arguments: Sequence[str]) -> int:
+    sys.argv = ["-c", *arguments]
+    exec(program, {"__name__": "__main__"})
+    return 0
 
 
 class Forked:

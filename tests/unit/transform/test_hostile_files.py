@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,12 +15,11 @@ from PIL import Image
 
 from prepserver.protocol.packed import INDEXED, Head, pack_record
 from prepserver.transform.header import read_header
+from tests.support import forked
 from tests.support.photos import jpeg
-from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.once
 
-ROOT = Path(__file__).resolve().parents[3]
 _DECODE = """
 import hashlib, json, os, resource, sys
 from pathlib import Path
@@ -65,11 +61,8 @@ json.dump({"rows": found, "grown_mib": peak_mib() - before}, sys.stdout)
 def decoded(file: Path, data: bytes, kind: str = "plain") -> tuple[list[str], int]:
     """Rows, or why there are none, the same by both paths; and by how many MiB making them let a process grow."""
     file.write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-c", _DECODE, str(file), kind], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode()
+    done = forked.python(_DECODE, str(file), kind)
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert all(rows == found["rows"]["pure"] for rows in found["rows"].values())
     return found["rows"]["pure"], found["grown_mib"]

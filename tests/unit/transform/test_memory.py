@@ -17,8 +17,8 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, RowMaker, SampleKey, color
 from prepserver.transform.ops.color_jitter import ColorJitterStage
 from prepserver.transform.stage import Draws
+from tests.support import forked
 from tests.support.images import make_rows
-from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.once
 
@@ -89,8 +89,8 @@ def test_a_large_image_stays_within_the_documented_memory(
     large: Callable[[str], tuple[Path, Path]], kind: str, pipeline: str, bytes_per_pixel: int
 ) -> None:
     path, small = large(kind)
-    command = [sys.executable, "-c", _MAKE_ONE_ROW, str(path), str(small), pipeline]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    said = forked.python(_MAKE_ONE_ROW, str(path), str(small), pipeline)
+    said.check_returncode()
     assert int(said.stdout) < bytes_per_pixel * HEIGHT * WIDTH
 
 
