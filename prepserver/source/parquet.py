@@ -128,6 +128,10 @@ def _remedy(found: Any) -> str:
 
 
 def _fits(kind: Kind, found: Any) -> bool:
+    is_tensor = str(found).startswith("extension<arrow.fixed_shape_tensor")
+    if is_tensor and not (isinstance(kind, Array) and _is_shaped(kind, found)):
+        return False
+    found = getattr(found, "storage_type", found)
     if isinstance(kind, Json):
         return _is_json(found)
     is_text = str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
@@ -135,11 +139,6 @@ def _fits(kind: Kind, found: Any) -> bool:
         return is_text or (str(found) == "null" and kind.may_be_missing)
     if isinstance(kind, Image | Mask | Bytes):
         return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
-    if str(found).startswith("extension<arrow.fixed_shape_tensor"):
-        order = found.permutation or []
-        if not isinstance(kind, Array) or kind.shape not in (None, tuple(found.shape)) or order != sorted(order):
-            return False
-    found = getattr(found, "storage_type", found)
     if isinstance(kind, Array | Tokens):
         if not hasattr(found, "value_type") or str(found).startswith("dictionary"):
             return False
@@ -150,6 +149,11 @@ def _fits(kind: Kind, found: Any) -> bool:
     # pandas writes integers as floats if one of them is missing.
     floats = not isinstance(kind, Array | Tokens) or (isinstance(kind, Array) and kind.dtype.startswith("float"))
     return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))
+
+
+def _is_shaped(kind: Array, tensor: Any) -> bool:
+    order = tensor.permutation or []
+    return kind.shape in (None, tuple(tensor.shape)) and order == sorted(order)
 
 
 def _is_json(found: Any) -> bool:

@@ -25,18 +25,21 @@ PYARROW = int(pa.__version__.partition(".")[0])
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-class Grid(pa.ExtensionType):  # type: ignore[misc]
-    """As the Array2D of ``datasets``: nested lists."""
+class Own(pa.ExtensionType):  # type: ignore[misc]
+    """As the Array2D of ``datasets``: nested lists, or other values."""
 
-    def __init__(self) -> None:
-        super().__init__(pa.list_(pa.list_(pa.uint16())), "grid")
+    def __init__(self, storage: Any) -> None:
+        super().__init__(storage, "own")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
 
     @classmethod
-    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> Grid:
-        return cls()
+    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> Own:
+        return cls(storage_type)
+
+
+GRIDS = [[[1, 2, 3], [4, 5, 60000]], [[6, 7, 8], [9, 10, 11]]]
 
 
 TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(1, 5, dtype=np.float32).reshape(2, 1, 2))
@@ -57,18 +60,30 @@ def one(tmp_path: Path, kind: Kind, values: Any, **write: Any) -> Source:
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_lists_of_a_type_of_their_own_are_lists(registered: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("storage", "kind", "values"),
+    [
+        (pa.list_(pa.list_(pa.uint16())), Array((2, 3), "uint16"), GRIDS),
+        (pa.string(), Text(), ["a", "b"]),
+        (pa.string(), Json(), ['"a"', '"b"']),
+        (pa.binary(), Bytes(), [b"a", b"b"]),
+        (pa.int32(), Scalar("int64"), [1, 2]),
+    ],
+)
+def test_a_type_of_its_own_is_what_it_is_stored_as(
+    storage: Any, kind: Kind, values: list[Any], registered: bool, tmp_path: Path
+) -> None:
     """A plug-in, or the script with inline=True, may have imported the library that registers the type."""
-    grids = [[[1, 2, 3], [4, 5, 60000]], [[6, 7, 8], [9, 10, 11]]]
+    own = Own(storage)
+    given = [json.loads(each) for each in values] if isinstance(kind, Json) else values
     if registered:
-        pa.register_extension_type(Grid())
+        pa.register_extension_type(own)
     try:
-        values = pa.ExtensionArray.from_storage(Grid(), pa.array(grids, Grid().storage_type))
-        source = one(tmp_path, Array((2, 3), "uint16"), values)
-        assert [source.read(index)["x"].tolist() for index in (0, 1)] == grids
+        source = one(tmp_path, kind, pa.ExtensionArray.from_storage(own, pa.array(given, storage)))
+        assert [np.asarray(source.read(index)["x"]).tolist() for index in (0, 1)] == values
     finally:
         if registered:
-            pa.unregister_extension_type("grid")
+            pa.unregister_extension_type("own")
 
 
 def test_rows_of_all_files_and_groups_are_samples(tmp_path: Path) -> None:
