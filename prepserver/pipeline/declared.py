@@ -44,7 +44,7 @@ MAX_PARAMS_BYTES = 8 << 10
 
 MAX_COLUMNS = 256  # their declarations, and the layout of their rows, are parts of messages of 64 KiB
 
-_MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
+MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_CLASSES, _MAX_CLASS_NAME_CHARS = 4096, 256
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 _MOST_FLOAT = {"float16": 65504.0, "float32": 3.4028234663852886e38}
@@ -211,7 +211,7 @@ def _attributes(kind: type[Kind]) -> list[str]:
 def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ...] | None:
     if value is None:
         return None
-    sides = checks.items(field, value, range(1, _MAX_DIMENSIONS + 1))
+    sides = checks.items(field, value, range(1, MAX_DIMENSIONS + 1))
     return tuple(checks.integer(field, side, 1, _MAX_SIDE) for side in sides)
 
 

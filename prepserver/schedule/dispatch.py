@@ -148,7 +148,7 @@ class Dispatch:
         if row_ns is None:
             return 1  # it may take a minute
         first = most = stream.chunk_rows(self.chunk_rows)
-        if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
+        if stream.rows_filled >= SETTLED_CHUNKS * first:
             for times in (*GROWN_QUICK, *GROWN):
                 grown = min(times * first, MAX_CHUNK_ROWS)
                 if times > GROWN[0] and grown * row_ns > QUICK_NS:

@@ -286,9 +286,11 @@ class _Filler:
             else:
                 self._make_rows(ready, key, position, step)
         except BadSample as e:
-            shown = {why: self._with_files(where[0], key.index, why) for why in e.failures.values()}
+            # An error that names no row would otherwise count as no failure, and the rows as made.
+            failures = e.failures or dict.fromkeys(range(len(whose)), e.reason)
+            shown = {why: self._with_files(where[0], key.index, why) for why in failures.values()}
             refused: dict[int, str] = {}
-            for target, reason in sorted(e.failures.items()):
+            for target, reason in sorted(failures.items()):
                 refused.setdefault(whose[target], shown[reason])
             return refused
         except Exception as e:  # noqa: BLE001 - the lane to blame is found below

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.composed import Composed
+from prepserver.pipeline.declared import MAX_DIMENSIONS
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text
 from prepserver.pipeline.record import Columns, shown
@@ -59,7 +60,7 @@ class Windows(Composed):
             raise SpecError("within", within, f"is no column of numbers or text; there are: {shown(columns)}")
         wrong = [] if isinstance(steps, int) else [name for name in steps if name not in self.windows]
         if wrong or not self.windows:
-            reason = "must be columns of numbers of one shape; of others, a sample has the values of its own row"
+            reason = "must be columns of numbers of one shape, of 7 dimensions at most; others are those of the row"
             raise SpecError("steps", wrong or steps, f"{reason}. There are: {shown(columns)}")
         for column, mask in self.masks.items():
             if checks.name(f"steps.{column}", mask) in columns:
@@ -95,7 +96,9 @@ class Windows(Composed):
 
 def is_joined(kind: Kind) -> bool:
     """Say whether a column of this kind can become windows."""
-    return isinstance(kind, Scalar | Label) or (isinstance(kind, Array) and kind.shape is not None)
+    if isinstance(kind, Array):
+        return kind.shape is not None and len(kind.shape) < MAX_DIMENSIONS
+    return isinstance(kind, Scalar | Label)
 
 
 def _places(field: str, given: object) -> tuple[int, ...]:

@@ -232,10 +232,13 @@ def test_a_cache_is_told_that_windows_hold_rows_many_times(tmp_path: Path, monke
 
 
 def test_what_is_no_window_is_refused() -> None:
-    data: Any = Jsonl("/a", {**COLUMNS, "any": kinds.Array(), "x_is_pad": kinds.Scalar()})
+    data: Any = Jsonl(
+        "/a", {**COLUMNS, "any": kinds.Array(), "deep": kinds.Array((1,) * 8), "x_is_pad": kinds.Scalar()}
+    )
     for arguments, said in (
         (({"name": range(3)},), r"steps.*must be columns of numbers of one shape.*name \(Text\), any \(Array\)"),
         (({"any": [0]},), "steps.*'any'.*must be columns of numbers"),
+        (({"deep": [0]},), "steps.*'deep'.*of 7 dimensions at most"),
         (({"z": [0]},), "steps.*'z'.*must be columns of numbers"),
         (({},), "steps.*must be columns of numbers"),
         ((0,), "steps.*must lie between 1 and"),

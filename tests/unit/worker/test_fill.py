@@ -24,6 +24,7 @@ from prepserver.source import Record, SampleError, Source, build_index, open_sou
 from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
 from prepserver.transform.objects import Objects
 from prepserver.transform.rowmaker import ImageColumn
+from prepserver.transform.stage import Array
 from prepserver.worker.fill import REPLACEMENTS, LaneError, describe, fill
 from prepserver.worker.streams import Lane, Stream
 from tests.support.images import make_rows
@@ -212,6 +213,21 @@ class _RefusesOne(RowMaker):
         if key.index == 4:
             raise BadSample("not this one")
         return super().plan(height, width, key, objects, end)
+
+
+class _CannotRender(RowMaker):
+    """Refuses all samples where no row is named."""
+
+    def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
+        raise BadSample("not in pixels")
+
+
+def test_an_error_that_names_no_row_makes_none() -> None:
+    lane = OwnLane(tiny_pipeline(views=2), 1)
+    makers = [_CannotRender(lane.pipeline, view) for view in range(2)]
+    made = fill(stream_of(Memory(1)), [lane.lane._replace(makers=makers)], 0, 1, nothing)
+    assert [(b.index, b.reason, b.places) for b in made.bad] == [(0, "0.jpg: not in pixels", (0,))]
+    assert lane.rows(0, 1) == [(bytes(2 * 16 * 16 * 3), -1, -1)]
 
 
 @pytest.mark.parametrize("refusing", [0, 1])
