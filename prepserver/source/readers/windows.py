@@ -52,7 +52,7 @@ class WindowsReader(ComposedReader):
             values, there = _values(opened[0], self.spec, rows)
             unread.append(np.setdiff1d(rows, there))  # nobody knows whose they are, so their windows are bad
             if len(there):
-                is_new = np.append(last is not None and values[0] != last, values[1:] != values[:-1])
+                is_new = np.append(last is not None and _is_other(values[0], last), _is_other(values[1:], values[:-1]))
                 begins.append(there[is_new])
                 last = values[-1]
             progress.found(start + len(rows))
@@ -76,6 +76,10 @@ def _values(source: Source, spec: Windows, rows: I64) -> tuple[npt.NDArray[Any],
         row: each[name] for row, each in records(source, int(rows[0]), int(rows[-1]) + 1, name) if each is not None
     }
     return np.array([*found.values()], into.dtype), np.array([*found], np.int64)
+
+
+def _is_other(value: Any, last: Any) -> Any:
+    return (value != last) & ((value == value) | (last == last))  # nan, for missing, is one value
 
 
 def _nbytes(stored: Iterable[tuple[Shape, str]]) -> int:

@@ -178,6 +178,15 @@ def test_rows_of_no_known_series_are_in_bad_windows(tmp_path: Path, monkeypatch:
     assert "could not be read when it was listed: touch" in bad_windows(opened(spec, tmp_path), spec)[0]
 
 
+def test_rows_without_a_series_are_one_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "_AT_ONCE", 4)  # a block ends among them
+    (tmp_path / "a.csv").write_text("s,x\n1,0\n1,1\n,2\n,3\n,4\n,5\n2,6\n2,7\n")
+    for s, blank in ((kinds.Scalar(missing=float("nan")), "nan"), (kinds.Text(""), "text")):
+        spec = Windows(Csv(tmp_path / "a.csv", {"s": s, "x": kinds.Scalar()}), {"x": [0, 1]}, "s")
+        source = opened(spec, tmp_path)
+        assert [source.read(k)["x"][0] for k in range(len(source))] == [0, 2, 3, 4, 6], blank
+
+
 def test_a_number_of_steps_is_for_all_columns_of_numbers(tmp_path: Path) -> None:
     rows = table([4, 3])
     spec = Windows(written("parquet", tmp_path, rows), 3, "s", pad=True)
