@@ -33,11 +33,12 @@ def remedies_of(source: SourceSpec, is_apart: bool = False) -> Remedies:
     images = any(isinstance(kind, Image) for kind in more.values())
     planes = [kind for kind in more.values() if kind.is_spatial]
     is_numbers = all(isinstance(k, Scalar | Array) and getattr(k, "shape", ()) is not None for k in more.values())
+    keeps = is_numbers and any(isinstance(part, SOURCES["Windows"]) for part in parts)  # what has been decoded, already
     packs = not (source.stores or is_numbers or any(isinstance(part, SOURCES["Packed"]) for part in parts))
     return Remedies(
         images=images,
         decoded=holds_images(columns) and not is_apart,
-        encoded=bool(source.stores) or any(isinstance(part, _DECODED) for part in parts),
+        encoded=bool(source.stores) or (not keeps and any(isinstance(part, _DECODED) for part in parts)),
         packs=packs,
         shrinks=packs and len(planes) == 1 and isinstance(planes[0], Image) and planes[0].is_photo,
         arrays=is_numbers and not any(isinstance(part, SOURCES["Arrays"]) for part in parts),

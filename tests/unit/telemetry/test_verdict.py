@@ -27,6 +27,7 @@ from prepserver.pipeline.sources import (
     Plugin,
     Take,
     TextLines,
+    Windows,
 )
 from prepserver.source.errors import SourceError
 from prepserver.telemetry.facts import NOTICED, Facts, FullCache
@@ -173,6 +174,8 @@ DECODED, CHEAPER, FEWER = 'cache="decoded"', "`__getitem__` cheaper", "columns t
     ("source", "reading", "decoding"),
     [
         (Csv("/a", COLUMNS), {KEPT, FASTER, ARRAYS}, {FEWER}),
+        (Windows(Csv("/a", COLUMNS), 5), {FASTER, ARRAYS}, {FEWER}),
+        (Windows(Csv("s3://b/a", COLUMNS), 5), {KEPT, FASTER, ARRAYS}, {FEWER}),
         (Csv("/a", TEXTS), {KEPT, FASTER, PACK}, {FEWER}),
         (Jsonl("s3://b/a", TEXTS), {KEPT, FASTER}, {FEWER}),
         (Take(TextLines("/a"), 5), {KEPT, FASTER, PACK}, {FEWER}),
