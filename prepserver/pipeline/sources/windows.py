@@ -28,7 +28,8 @@ class Windows(Composed):
             each column of numbers but `within`.
         within: A column of numbers or text. Where its value changes, another series begins, and no window has rows of
             two. Samples have no such column if it is text. None, the default, for a source that is one series.
-        stride: Rows from one sample of a series to the next; 1, the default, for windows at any place.
+        stride: Rows from one sample of a series to the next, beginning with its first one; 1, the default, for windows
+            at any place.
         pad: False, the default, for samples whose rows are all in the series. True for one at each row, or each
             `stride`-th: its first or last row stands for rows beyond the ends of the series. A column of bools for each
             window, such as ``action_is_pad``, or one, ``is_pad``, if `steps` is an int, tells where.

@@ -60,7 +60,7 @@ class WindowsReader(ComposedReader):
         series = _Series(self.spec, listed)
         if not series.count:
             has = f"the longest series has {np.diff(listed).max()} rows, and a window needs {series.span}"
-            raise SourceError(f"{self.spec.location}: {has}: join fewer, or pass pad=True")
+            raise SourceError(f"{self.spec.location}: {has}: join fewer, sort the rows, or pass pad=True")
         return {"begins": listed.view(np.uint8).data, "unread": np.concatenate(unread).view(np.uint8).data}
 
 
