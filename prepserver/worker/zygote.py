@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins, broken = load_plugins(prepare.plugins)
     broken = broken or _load_remote(prepare.url_roots, prepare.read_deadline_s)
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
     parts = Parts() if prepare.sandbox == "off" else find_out()
     with contextlib.suppress(ChannelClosed):
         _Zygote(daemon, prepare, parts).serve(plugins, broken)
@@ -94,9 +94,6 @@ def _load() -> None:
     sys.modules["prepserver.transform"].hush_libtiff()
     time.localtime()  # reads the time zone, which a sealed worker could not
     sys.modules["torch"].set_num_threads(1)  # in each child; this process runs no parallel region
-    # A child's collector would otherwise write to, and so copy, every page of the heap. Not collected before: there is
-    # little garbage among these objects, and looking at all of them takes a tenth of the time of importing.
-    gc.freeze()
 
 
 def load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
